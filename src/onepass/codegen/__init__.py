@@ -1,0 +1,1 @@
+"""Kernel texts: the preludes, and a printer a target."""
