@@ -233,7 +233,7 @@ class _Printer:
     def load(self, s: LoadValue, c: str, tail: str | None) -> str:
         a = self.kernel.access(s.access)
         shape = {"float": "load", "int": "load_int", "bool": "load_mask"}[s.kind]
-        if a.column == "zero" or (a.window is None and c == "0" and not _wide(a)):
+        if a.column == "zero":
             return f"{shape}_1({a.name}_g)"
         step = f", a->{a.name}_c" if a.column == "strided" else ""
         at = f"{a.name}_g + ({c})" + (f" * a->{a.name}_c" if step else "")
@@ -318,10 +318,6 @@ class _Printer:
             else:
                 self.put(depth + 1, self.value(s, "c", tail))
         self.put(depth, "}")
-
-
-def _wide(a: Access) -> bool:
-    return a.column != "zero"
 
 
 def _at(body: tuple[Statement, ...], column: int) -> list[Statement]:
