@@ -466,6 +466,10 @@ def _nodes(value: Any) -> list[Node]:
     return [n for v in value for n in _nodes(v)] if isinstance(value, (list, tuple)) else []
 
 
+def is_view(node: Node) -> bool:
+    return aten_name(node.target) in VIEWS
+
+
 def _mutates(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)

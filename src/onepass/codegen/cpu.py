@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct as packing
-from dataclasses import dataclass
 
 from onepass.codegen.arguments import Field, fields, iotas, spell_size, statements, struct
 from onepass.codegen.cpu_prelude import cpu_prelude
@@ -32,19 +31,10 @@ VECTOR = {"float": "vf", "int": "vl", "bool": "vm"}
 IDENTITY = {"sum": "0.0f", "max": "-__builtin_inff()", "min": "__builtin_inff()"}
 
 
-@dataclass(frozen=True)
-class CpuSource:
-    """A printed kernel. ``block`` is its argument block, ``scratch_floats`` what a thread needs per (rounded) column."""
-
-    name: str
-    text: str
-    block: tuple[Field, ...]
-    scratch_rows: int
-
-
-def emit(kernel: Kernel, name: str, unroll: int) -> CpuSource:
+def emit(kernel: Kernel, name: str, unroll: int) -> tuple[tuple[Field, ...], str]:
+    """The argument block and the text of a kernel."""
     printer = _Printer(kernel, name, unroll)
-    return CpuSource(name, printer.text(), printer.block, len(kernel.kept))
+    return printer.block, printer.text()
 
 
 class _Printer:
@@ -59,6 +49,7 @@ class _Printer:
         self.kinds = {s.name: s.kind for s in statements(kernel) if hasattr(s, "kind")}
         self.rank = len(kernel.outer)
         self.lines: list[str] = []
+        self.tables: set[str] = set()  # gathered rows whose pointer is set
 
     def text(self) -> str:
         self.row_function()
@@ -159,8 +150,9 @@ class _Printer:
 
     def table_row(self, depth: int, a: Access) -> None:
         """The pointer of a gathered row, checked: an index outside the table is reported and reads row 0."""
-        if not a.index:
+        if not a.index or a.name in self.tables:
             return
+        self.tables.add(a.name)
         self.put(depth, f"i64 {a.name}_i = lane({a.index}, 0);")
         self.put(depth, f"if ((unsigned long long){a.name}_i >= (unsigned long long)a->{a.name}_n) "
                         f"{{ *a->error = 1; {a.name}_i = 0; }}")
@@ -253,10 +245,8 @@ class _Printer:
     def expression(self, s: Compute) -> str:
         row = OPS[s.op]
         text = row.expr_half if self.kernel.half and row.expr_half else row.expr
-        kinds = [self.kinds.get(o) for o in s.operands if isinstance(o, str)]
-        numbers = next((k for k in reversed(kinds) if k), s.kind)
-        if row.operands in ("float", "bool"):
-            numbers = row.operands
+        numbers = row.operands if row.operands in ("float", "bool") else s.kind if row.result == "same" else next(
+            (self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
         return text.format(*(self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
                              for i, o in enumerate(s.operands)))
 
