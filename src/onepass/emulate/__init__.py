@@ -1,4 +1,4 @@
-"""CUDA C++ on the CPU: compile a kernel text with the host compiler, run it block by block, watch what it does."""
+"""CUDA C++ on the CPU: compile a kernel text with the host compiler, run it block by block, watch it."""
 
 from onepass.emulate.compile import KernelSource, compile_for_host, compile_many
 from onepass.emulate.faults import CompileFault, KernelFault

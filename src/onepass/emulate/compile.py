@@ -20,12 +20,13 @@ from onepass.emulate.launch import EmulatedKernel, Module
 _HERE = Path(__file__).parent
 _EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+([^;\[]*?)(\w+)\s*\[\s*\]\s*;")
 
+_COMMON = ("-fPIC", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden")
 # -O1 compiles in half the time of -O2 and keeps register vectors in registers, so that they cause no hooks.
-# FMA contraction as NVRTC does it by default; -mfma so that it is one instruction.
-_KERNEL_FLAGS = ["-O1", "-g", "-fPIC", "-std=c++17", "-fsanitize=thread", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-Wno-unknown-pragmas", "-Wno-attributes"]
-_RUNTIME_FLAGS = (
-    ["-O2", "-g1", "-fPIC", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-Wall", "-Wextra"]
-)
+# FMA contraction as NVRTC does it by default.
+_ARITHMETIC = ("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+_QUIET = ("-Wno-unknown-pragmas", "-Wno-attributes")
+_KERNEL_FLAGS = ("-O1", "-g", "-fsanitize=thread", *_COMMON, *_ARITHMETIC, *_QUIET)
+_RUNTIME_FLAGS = ("-O2", "-g1", *_COMMON, "-Wall", "-Wextra")
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Module:
 
 def _index3(value: Grid) -> _Index3:
     sizes = (value,) if isinstance(value, int) else tuple(value)
-    return _Index3(*(sizes + (1, 1, 1))[:3])
+    return _Index3(*(*sizes, 1, 1)[:3])
 
 
 class EmulatedKernel:
@@ -151,9 +151,9 @@ class EmulatedKernel:
     ) -> LaunchReport:
         """Run every block to its end and say what was read and written.
 
-        `args` are the kernel's parameters as a device would get them. `buffers` is all the global memory that the
-        kernel may touch: numpy arrays or torch tensors by name, or `Buffer`s. Blocks and lanes run in ascending
-        order, or in a random one that `order_seed` fixes.
+        `args` are the kernel's parameters as a device would get them. `buffers` is all the global memory that
+        the kernel may touch: numpy arrays or torch tensors by name, or `Buffer`s. Blocks and lanes run in
+        ascending order, or in a random one that `order_seed` fixes.
 
         Raises: KernelFault at the first thing that is wrong; memory then holds what was stored until there.
         """
