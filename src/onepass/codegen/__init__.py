@@ -1,1 +1,0 @@
-"""Kernel texts: the preludes, and a printer a target."""
