@@ -23,6 +23,7 @@ from onepass.ir.kernel import (
 )
 from onepass.ir.symbol import Poly
 from onepass.ops.table import OPS, REDUCE
+from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 
 TYPE = {"float": "float", "int": "i64", "bool": "bool"}
@@ -294,3 +295,110 @@ class _RowPrinter(_Printer):
         else:
             text = f"store_part<stream, E, {w}>({a.name}_g + c, {packed}, {self.left('c')});"
         self.put(depth, f"if (live) {text}")
+
+
+def emit_flat(kernel: Kernel, name: str, schedule: FlatSchedule) -> tuple[tuple[Field, ...], str]:
+    """The argument block and the text of an element-wise kernel."""
+    printer = _FlatPrinter(kernel, name, schedule)
+    return printer.block, printer.text()
+
+
+class _FlatPrinter(_Printer):
+    """One path for vectors and one for single elements, chosen at run time: a new shape never needs a new kernel."""
+
+    def __init__(self, kernel: Kernel, name: str, schedule: FlatSchedule) -> None:
+        super().__init__(kernel, name)
+        self.schedule = schedule
+        self.block = fields(kernel, (("vectors", "i64"), ("wide", "i64")))
+
+    def text(self) -> str:
+        s = self.schedule
+        self.put(0, "template <int E> __device__ __forceinline__ void vector_of(const Args& a, i64 position) {")
+        self.put(1, "i64 row, c;")
+        if self.rank:
+            self.put(1, "divide(position, a.vectors, row, c);")
+        else:
+            self.put(1, "row = 0; c = position;")
+        self.put(1, "c *= E;")
+        self.decode(1, "row")
+        self.pointers(1)
+        self.body()
+        self.put(0, "}")
+        self.put(0, "")
+        self.put(0, f'extern "C" __global__ void __launch_bounds__({s.threads}) {self.name}'
+                    "(const __grid_constant__ Args a) {")
+        self.put(1, f"const i64 total = a.rows * a.vectors, first = (i64)blockIdx.x * {s.threads * s.steps} + threadIdx.x;")
+        for condition, width in (("a.wide", s.width), ("!a.wide", 1)):
+            self.put(1, f"if ({condition}) {{")
+            self.put(2, "#pragma unroll")
+            self.put(2, f"for (int k = 0; k < {s.steps}; ++k)")
+            self.put(3, f"if (first + k * {s.threads} < total) vector_of<{width}>(a, first + k * {s.threads});")
+            self.put(1, "}")
+        self.put(0, "}")
+        body = "\n".join(self.lines)
+        return f"{cuda_prelude()}\n{struct(self.block)}\n{body}\n"
+
+    def body(self) -> None:
+        vectors: dict[str, str] = {}
+        for stage in self.kernel.stages:
+            if isinstance(stage, RowBlock):
+                for s in stage.body:
+                    self.row_statement(s)
+        loop = next((s for s in self.kernel.stages if isinstance(s, ColumnLoop)), ColumnLoop(()))
+        for s in loop.body:
+            if isinstance(s, LoadValue):
+                a = self.kernel.access(s.access)
+                if a.index:
+                    self.table_row(1, a)
+                self.put(1, f"const vec<{a.dtype.ctype}, E> {a.name}_v = {self.load_text(a)};")
+                vectors[s.name] = f"{a.name}_v"
+        stores = [s for s in loop.body if isinstance(s, StoreValue)]
+        for s in stores:
+            a = self.kernel.access(s.access)
+            kind = "float" if a.dtype.kind == "float" else f"vec<{a.dtype.ctype}, E>"
+            self.put(1, f"{kind} {a.name}_t{'[E]' if kind == 'float' else ''};")
+        self.put(1, "#pragma unroll")
+        self.put(1, "for (int e = 0; e < E; ++e) {")
+        for s in loop.body:
+            self.lane_statement(s, vectors, 2)
+        self.put(1, "}")
+        for s in stores:
+            a = self.kernel.access(s.access)
+            packed = f"pack<{a.dtype.ctype}, E>({a.name}_t)" if a.dtype.kind == "float" else f"{a.name}_t"
+            text = (f"store_strided<stream, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {packed}, E);"
+                    if a.column == "strided" else f"store<stream, E>({a.name}_g + c, {packed});")
+            self.put(1, text)
+
+    def row_statement(self, s: Statement) -> None:
+        if isinstance(s, LoadValue):
+            a = self.kernel.access(s.access)
+            if a.index:
+                self.table_row(1, a)
+            self.put(1, f"const {TYPE[s.kind]} {s.name} = {self.one(s)};")
+        else:
+            self.put(1, self.compute(s, "0"))
+
+    def load_text(self, a: Access) -> str:
+        hint = self.hint(a)
+        if a.column == "strided":
+            left = "E" if a.window is None else f"(int)({a.window[1]} - c)"
+            text = f"load_strided<{hint}, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {left})"
+        elif a.window is None:
+            return f"load<{hint}, E>({a.name}_g + c)"
+        else:
+            text = f"load_part<{hint}, E, E>({a.name}_g + c, (int)({a.window[1]} - c))"
+        if a.window is None or a.window[0] == 0:
+            return text
+        return f"c < {a.window[0]} ? vec<{a.dtype.ctype}, E>{{}} : {text}"
+
+    def lane_statement(self, s: Statement, vectors: dict[str, str], depth: int) -> None:
+        if isinstance(s, LoadValue):
+            self.put(depth, f"const {TYPE[s.kind]} {s.name} = {self.element(s, vectors[s.name], 'e')};")
+        elif isinstance(s, StoreValue):
+            a = self.kernel.access(s.access)
+            if a.dtype.kind == "float":
+                self.put(depth, f"{a.name}_t[e] = {s.value};")
+            else:
+                self.put(depth, f"{a.name}_t.set(e, from_value<{a.dtype.ctype}>::of({s.value}));")
+        else:
+            self.put(depth, self.compute(s, "c + e"))
