@@ -1,6 +1,6 @@
 """Print the polynomial coefficients of the CUDA prelude's math.cuh.
 
-Each is fitted to the smallest largest relative error of the function it serves: least squares on Chebyshev points,
+Each has the smallest largest relative error in the function it serves: least squares on Chebyshev points,
 reweighted by the error until it is level (Lawson), in float64, against mpmath. Run: python tools/fit_math.py
 """
 

@@ -1,4 +1,4 @@
-"""Write src/onepass/codegen/prelude/costs.toml: instructions and errors of the CUDA prelude's functions, measured.
+"""Write codegen/prelude/costs.toml: instructions and errors of the CUDA prelude's functions, measured.
 
 Needs the NVRTC and nvdisasm wheels and a host compiler, no GPU. Run: python tools/prelude_costs.py
 """
@@ -12,14 +12,14 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 HEADER = """\
-# What a function of the CUDA prelude costs and how exact it is. Written by tools/prelude_costs.py; do not edit.
+# What a function of the CUDA prelude costs and how exact it is. Written by tools/prelude_costs.py.
 #
 # instructions  machine instructions an element, sm_90, the rare branch of sin and cos left out
 # special       of these, instructions of the special-function pipe (16 lanes a cycle and SM)
-# max_error     largest relative error against float64 over all of fp32, approximate instructions taken as far off as
-#               the PTX ISA lets them be: ex2 2^-22, rcp sqrt 2^-23, rsqrt 2^-22.9, lg2 2^-22, div.full 2^-22.
+# max_error     largest relative error against float64 over all of fp32, approximate instructions as far off
+#               as the PTX ISA allows: ex2 lg2 div.full 2^-22, rcp sqrt 2^-23, rsqrt 2^-22.9.
 #               0: exact. Absent: the CUDA math library's own function
-# floor         a result that is off by no more than this counts as right: smaller results may be 0 or lose digits
+# floor         what is off by no more than this counts as right: smaller results may be 0 or lose digits
 """
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+import onepass.codegen
 from harness.costs import errors
 from harness.kernels import fill, map_text
 from harness.math_reference import EXACT, TRANSCENDENTAL, arguments
-
-import onepass.codegen
 from onepass.codegen.cuda_prelude import reduce_scratch_bytes
-from onepass.emulate import EmulatedKernel, KernelFault, KernelSource, compile_for_host, compile_many
+from onepass.emulate import EmulatedKernel, KernelSource, compile_for_host, compile_many
+from onepass.errors import KernelFault
 
 COSTS = tomllib.loads((Path(onepass.codegen.__file__).parent / "prelude" / "costs.toml").read_text())
 
@@ -81,7 +82,7 @@ def test_exact_functions_equal_torch(folder: Path, arch: int) -> None:
     x = arguments(1)
     z = x[torch.randperm(x.numel(), generator=torch.Generator().manual_seed(2))]
     z[::5] = x[::5]  # equal arguments too
-    # Remainders against numpy, which calls the C library: torch's vectorised fmod gives up on large quotients.
+    # Remainders against numpy, which calls the C library: torch's vectorised fmod fails for large quotients.
     with np.errstate(invalid="ignore"):
         fmod = torch.from_numpy(np.fmod(x.numpy(), z.numpy()))
     remainder = torch.where((fmod != 0) & ((fmod < 0) != (z < 0)), fmod + z, fmod)
@@ -157,8 +158,10 @@ def test_sixteen_bit_floats_round_as_in_torch(folder: Path, name: str, dtype: to
             got.nan_to_num(), expected.nan_to_num()
         )
 
-    assert same(y[0::2], x.to(dtype)) and same(y[1::2], x.flip(0).to(dtype))
-    assert same(back[0::2], every.float()) and same(back[1::2], every.float())
+    assert same(y[0::2], x.to(dtype))
+    assert same(y[1::2], x.flip(0).to(dtype))
+    assert same(back[0::2], every.float())
+    assert same(back[1::2], every.float())
 
 
 VECTOR = r"""
@@ -204,7 +207,8 @@ def test_vectors_move_every_type_at_every_width(folder: Path) -> None:
         y, z, f = np.zeros_like(x), np.zeros_like(x), np.full(256, np.nan, np.float32)
         args = struct.pack("QQQQq", *(v.ctypes.data for v in (x, y, z, f)), 256)
         report = kernel.launch(4, 64, 0, args, {"x": x, "y": y, "z": z, "f": f})
-        assert (y == x).all() and (z == x).all() and (f == x.astype(np.float32)).all(), (name, width)
+        for got in (y, z, f):
+            assert (got == x.astype(got.dtype)).all(), (name, width)
         size = width * dtype.itemsize
         assert report["x"].read_bytes == x.nbytes
         assert report["x"].reads == x.nbytes // min(size, 16), (
@@ -216,7 +220,7 @@ def test_vectors_move_every_type_at_every_width(folder: Path) -> None:
 
 REDUCE = r"""
 struct Args { const float* x; float* y; };
-// x: block x lanes; y: seven results x threads. Two different reductions follow each other, so scratch is reused.
+// x: block x lanes; y: seven results x threads. Reductions follow each other, so scratch is reused.
 extern "C" __global__ void __launch_bounds__(@T * @R) k(const __grid_constant__ Args a) {
   __shared__ float scratch[@T > 32 ? 2 * 2 * @R * @T / 32 : 1];
   groups<@T, @R, 2> g(scratch);
@@ -246,7 +250,7 @@ def reductions(folder: Path) -> list[EmulatedKernel]:
 
 
 def tree_sum(x: np.ndarray) -> np.ndarray:
-    """The documented tree over the last axis, in float32: halves are added within a warp, then over the warps."""
+    """The documented tree over the last axis, in float32: halves are added in a warp, then over the warps."""
 
     def butterfly(v: np.ndarray) -> np.ndarray:
         while v.shape[-1] > 1:

@@ -13,10 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+
 from harness.kernels import fill, map_text
 from harness.math_reference import EXACT, TRANSCENDENTAL, arguments, largest_error
 from harness.nvrtc import compile_cubin
-
 from onepass.emulate import compile_for_host
 
 UNARY = [n + suffix for n in TRANSCENDENTAL for suffix in ("", "_h")] + list(EXACT)
@@ -56,7 +56,7 @@ def instructions(expression: str, arch: int) -> Counter[str]:
     body = "".join(
         f"  r.{x} = {expression};\n".replace("X", f"v.{x}").replace("Y", f"v.{y}") for x, y in pairs
     )
-    # The slow path of sine and cosine is one branch that ordinary arguments never enter: only its test counts.
+    # The slow path of sine and cosine is one branch, rarely taken: only its test counts.
     text = fill(_COUNTING, BODY=body).replace("t = reduce_large(x, cosine);", 'asm volatile("exit;");')
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compile_cubin(text, arch).cubin)

@@ -75,7 +75,7 @@ def arguments(seed: int = 0) -> torch.Tensor:
 def largest_error(
     y: torch.Tensor, x: torch.Tensor, reference: Reference, floor: float
 ) -> tuple[float, float]:
-    """Largest relative error of y and the argument where; a NaN or infinity in only one of the two is infinite.
+    """Largest relative error of y, and the argument where; a NaN or infinity in only one is infinite.
 
     A reference within 2^-20 of where fp32 overflows may be infinite or not.
     """

@@ -23,7 +23,7 @@ class Compiled:
 
 @lru_cache
 def library(arch: int) -> ctypes.CDLL | None:
-    """NVRTC from a wheel that compiles for sm_<arch>, or None if none is installed: 13 dropped what is below sm_75."""
+    """NVRTC from a wheel that compiles for sm_<arch>, or None; 13 dropped what is below sm_75."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(p) for p in (spec.submodule_search_locations or ())] if spec else []
     found = {int(p.suffix[1:]): p for f in folders for p in f.glob("*/lib/libnvrtc.so.[0-9]*")}
