@@ -105,6 +105,35 @@ class NoCacheSpace(OnepassError):
         return "Free some space, or point ONEPASS_CACHE_DIR or TMPDIR at a directory that can be written."
 
 
+@dataclass(eq=False)
+class KernelFault(OnepassError):
+    """A CUDA kernel, run on the CPU, did what no device allows or what none defines."""
+
+    kind: str  # out-of-bounds, misaligned, shared-race …: the table in emulate/faults.py
+    kernel: str
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    address: int | None  # of a memory access
+    nbytes: int  # of that access
+    buffer: str | None  # where in which buffer the access lies, or what it lies near
+    other: int | None  # the second thread of a race, or the lane that is missing
+    lines: tuple[tuple[int, str], ...]  # numbers and texts of source lines, innermost first; empty if unknown
+    hint: str
+
+    def what(self) -> str:
+        text = f"{self.kernel}: {self.kind} in block {self.block} thread {self.thread}"
+        if self.address is not None:
+            text += f", {self.nbytes} bytes at {self.address:#x}"
+        if self.buffer is not None:
+            text += f" ({self.buffer})"
+        if self.other is not None:
+            text += f", with thread or lane {self.other}"
+        return text + "".join(f"\n  line {number}: {line.strip()}" for number, line in self.lines)
+
+    def advice(self) -> str:
+        return self.hint
+
+
 def numbered(source: str, around: tuple[int, ...] = (), margin: int = 3) -> str:
     """Number the lines of a source, all of them or those within `margin` lines of the lines named."""
     lines = source.splitlines()
@@ -145,4 +174,6 @@ class DriverError(OnepassError):
         return f"{self.call} failed with {self.code}: {self.message}"
 
     def advice(self) -> str:
-        return "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."
+        return (
+            "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."
+        )

@@ -11,6 +11,7 @@ ONEPASS_INLINE float poly(float x, float c0, float c1, C... rest) {  // c0 + x *
 
 // ---- plain ----
 
+ONEPASS_INLINE float op_fma(float a, float b, float c) { return fmaf(a, b, c); }
 ONEPASS_INLINE float op_abs(float x) { return fabsf(x); }
 ONEPASS_INLINE float op_neg(float x) { return -x; }
 ONEPASS_INLINE float op_floor(float x) { return floorf(x); }

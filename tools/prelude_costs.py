@@ -1,0 +1,45 @@
+"""Write codegen/prelude/costs.toml: instructions and errors of the CUDA prelude's functions, measured.
+
+Needs the NVRTC and nvdisasm wheels and a host compiler, no GPU. Run: python tools/prelude_costs.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+HEADER = """\
+# What a function of the CUDA prelude costs and how exact it is. Written by tools/prelude_costs.py.
+#
+# instructions  machine instructions an element, sm_90, the rare branch of sin and cos left out
+# special       of these, instructions of the special-function pipe (16 lanes a cycle and SM)
+# max_error     largest relative error against float64 over all of fp32, approximate instructions as far off
+#               as the PTX ISA allows: ex2 lg2 div.full 2^-22, rcp sqrt 2^-23, rsqrt 2^-22.9.
+#               0: exact. Absent: the CUDA math library's own function
+# floor         what is off by no more than this counts as right: smaller results may be 0 or lose digits
+"""
+
+
+def main() -> None:
+    from harness.costs import BINARY, EXACT, UNARY, cost, errors, floor_of
+
+    measured = errors()
+    parts = [HEADER]
+    for name in UNARY + BINARY:
+        instructions, special = cost(name)
+        parts.append(f"\n[{name}]\ninstructions = {instructions:g}\nspecial = {special:g}\n")
+        if name in measured:
+            # Rounded up to two digits, so that the test's argument set stays inside.
+            parts.append(f"max_error = {1.05 * measured[name][0]:.1e}\nfloor = {floor_of(name):.2e}\n")
+        elif name in EXACT or name in ("max", "min"):
+            parts.append("max_error = 0.0\nfloor = 0.0\n")
+        elif name == "div":
+            parts.append("max_error = 3.0e-7\nfloor = 1.18e-38\n")
+    (ROOT / "src/onepass/codegen/prelude/costs.toml").write_text("".join(parts))
+
+
+if __name__ == "__main__":
+    main()
