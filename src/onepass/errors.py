@@ -73,7 +73,10 @@ class LoadError(OnepassError):
         return f"{self.kernel} was compiled but could not be loaded from {self.path}: {self.message}"
 
     def advice(self) -> str:
-        return "Clear the cache (onepass cache clear) and try again; a file system mounted noexec needs another ONEPASS_CACHE_DIR."
+        return (
+            "Clear the cache (onepass cache clear) and try again; on a file system mounted noexec, "
+            "point ONEPASS_CACHE_DIR elsewhere."
+        )
 
 
 @dataclass(eq=False)
@@ -99,7 +102,10 @@ class NoCacheSpace(OnepassError):
     message: str
 
     def what(self) -> str:
-        return f"a compiled kernel can be written neither to {self.directory} nor to a temporary directory: {self.message}"
+        return (
+            f"a compiled kernel can be written neither to {self.directory} nor to a temporary directory: "
+            f"{self.message}"
+        )
 
     def advice(self) -> str:
         return "Free some space, or point ONEPASS_CACHE_DIR or TMPDIR at a directory that can be written."
