@@ -104,7 +104,6 @@ class _Rewriting:
         return _Settled(mask, False, "kept", proof.reason)
 
 
-# --- scaled_dot_product_attention
 # -------------------------------------------------------------------------------
 
 
@@ -244,7 +243,6 @@ def _layout_is_free(node: Node) -> bool:
     )
 
 
-# --- the modules of torch.nn
 # ------------------------------------------------------------------------------------
 
 
@@ -293,19 +291,50 @@ def _is_floating(node: Node) -> bool:
 
 
 def _rewrite_multi_head(node: Node, rewriting: _Rewriting) -> SetAside:
-    """Open ``F.multi_head_attention_forward`` with its attention set aside; the masks are its own affair."""
+    """Open ``F.multi_head_attention_forward`` with its attention set aside."""
     named = _bound(F.multi_head_attention_forward, node)
     mask: MaskOutcome = "none" if named["attn_mask"] is None and named["key_padding_mask"] is None else "kept"
-    tensors = [value for value in named.values() if isinstance(value, Node)]
-    if not rewriting.opaque or (named["training"] and scalar_of(named["dropout_p"]) != 0.0):
-        return SetAside(node.name, False, mask, "for AOT to open into forward and backward")
-    if not all(_is_plain(tensor) or not _is_tensor(tensor) for tensor in tensors):
-        return SetAside(node.name, False, mask, "an operand is no plain dense tensor")
-    if named["need_weights"] and _weights_are_used(node):
-        return SetAside(node.name, False, mask, "its attention weights are asked for")
-    node.target, node.args = encoder.multi_head_attention, ()
-    node.kwargs = {**named, "need_weights": False}
+    obstacle = _multi_head_obstacle(node, named, rewriting)
+    if obstacle is not None:
+        return SetAside(node.name, False, mask, obstacle)
+    separate = tuple(named[f"{name}_proj_weight"] for name in "qkv")
+    results = [user for user in node.users if user.args[1] == 0]
+    node.target, node.args = encoder.multi_head_attention, (named["query"], named["key"], named["value"])
+    node.kwargs = {
+        **{name: named[name] for name in _MULTI_HEAD_OPTIONS},
+        "in_proj_weight": None if named["use_separate_proj_weight"] else named["in_proj_weight"],
+        "projections": separate if named["use_separate_proj_weight"] else None,
+        "layout_is_free": all(map(_layout_is_free, results)),
+    }
     return SetAside(node.name, True, mask, "multi_head_attention_forward opened")
+
+
+_MULTI_HEAD_OPTIONS = (
+    "num_heads",
+    "in_proj_bias",
+    "out_proj_weight",
+    "out_proj_bias",
+    "key_padding_mask",
+    "attn_mask",
+    "is_causal",
+)
+
+
+def _multi_head_obstacle(node: Node, named: dict[str, Any], rewriting: _Rewriting) -> str | None:
+    if not rewriting.opaque or (named["training"] and scalar_of(named["dropout_p"]) != 0.0):
+        return "for AOT to open into forward and backward"
+    if not all(_is_plain(value) for value in named.values() if isinstance(value, Node) and _is_tensor(value)):
+        return "an operand is no plain dense tensor"
+    if (
+        any(named[name] is not None for name in ("bias_k", "bias_v", "static_k", "static_v"))
+        or named["add_zero_attn"]
+    ):
+        return "keys or values are added to or given"
+    if named["query"].meta["example_value"].dim() != 3 or not isinstance(named["is_causal"], bool):
+        return "no batch, or is_causal is decided at run time"
+    if named["need_weights"] and _weights_are_used(node):
+        return "its attention weights are asked for"
+    return None
 
 
 def _weights_are_used(node: Node) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from onepass.capture.attention_op import attention_op
 
@@ -145,33 +144,59 @@ def _nan_without_keys(kept: Tensor, result: Tensor) -> Tensor:
     return torch.where(has_keys, zero, float("nan"))
 
 
-class _AttentionAside(TorchFunctionMode):
-    """Replaces PyTorch's attention by the opaque operator wherever it is called in Python."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.scaled_dot_product_attention:
-            return _set_aside(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _set_aside(
+def multi_head_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    if dropout_p != 0.0:
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-    return attention_op()(query, key, value, attn_mask, is_causal, scale, enable_gqa, query.dim() == 4)
+    *,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    projections: tuple[Tensor, Tensor, Tensor] | None,
+    is_causal: bool,
+    layout_is_free: bool,
+) -> tuple[Tensor, None]:
+    """``F.multi_head_attention_forward`` without weights, in plain calls.
+
+    Shapes: query (L, batch, width), key and value (S, batch, ...); result (L, batch, width). All of it runs
+    batch first: where the operands are batch-first tensors transposed, as ``nn.MultiheadAttention`` makes
+    them, nothing is copied.
+    """
+    operands = query, key, value
+    weights = projections if in_proj_weight is None else in_proj_weight.chunk(3)
+    biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
+    if in_proj_weight is not None and query is key and query is value:
+        packed = F.linear(query.transpose(0, 1), in_proj_weight, in_proj_bias)
+        parts: Any = packed.reshape(*packed.shape[:2], 3, num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    else:
+        projected = map(F.linear, (operand.transpose(0, 1) for operand in operands), weights or (), biases)
+        parts = [part.reshape(*part.shape[:2], num_heads, -1).transpose(1, 2) for part in projected]
+    if is_causal and key_padding_mask is None:
+        mask = None
+    else:
+        is_causal, mask = False, _merged_mask(attn_mask, key_padding_mask, query.shape[1], query.dtype)
+    mixed = attention_op()(*parts, mask, is_causal, None, False, True)
+    result = F.linear(mixed.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias).transpose(0, 1)
+    return result if layout_is_free else result.contiguous(), None
 
 
-def multi_head_attention(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-    """``F.multi_head_attention_forward``, its attention set aside."""
-    with _AttentionAside():
-        return F.multi_head_attention_forward(*args, **kwargs)
+def _merged_mask(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, batch: int, dtype: torch.dtype
+) -> Tensor | None:
+    """Both masks as one that adds to the scores, (batch, heads, L, S) or what broadcasts to it."""
+    added = [] if attn_mask is None else [_added(attn_mask, dtype)]
+    if added and added[0].dim() == 3:
+        added = [added[0].reshape(batch, -1, *added[0].shape[1:])]
+    if key_padding_mask is not None:
+        added.append(_added(key_padding_mask, dtype)[:, None, None, :])
+    return sum(added[1:], start=added[0]) if added else None
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype is not torch.bool:
+        return mask.to(dtype)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, float("-inf"))
