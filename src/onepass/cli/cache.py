@@ -1,0 +1,3 @@
+import typer
+def group():
+    return typer.Typer()

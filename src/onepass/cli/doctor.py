@@ -1,0 +1,2 @@
+def doctor() -> None:
+    "x"

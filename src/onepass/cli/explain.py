@@ -1,0 +1,36 @@
+"""`onepass explain FILE.py:NAME`: what a function would run as, and why."""
+
+from typing import Annotated, Any
+
+import typer
+
+from onepass.cli.output import Output
+
+
+def explain(
+    target: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="The file must define example_inputs().")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document (onepass.explain/1).")] = False,
+    source: Annotated[bool, typer.Option("--source", help="Add the source text of each kernel.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="Also run and time each kernel.")] = False,
+) -> None:
+    """Show the kernels, bytes and decisions for a function in a file."""
+    from onepass import api
+    from onepass.cli.target import load
+
+    output = Output.open(json)
+    with output.foreign_prints():
+        loaded = load(target)
+        report = api.explain(loaded.function, *loaded.inputs, run=run)
+    output.text(report.text)
+    if source:
+        for kernel in report.kernels:
+            output.text(f"\n// {kernel.name}\n{kernel.source.rstrip()}")
+    output.document(_document(report, source))
+
+
+def _document(report: Any, source: bool) -> dict[str, Any]:
+    document: dict[str, Any] = report.to_dict()
+    if source:
+        for row, kernel in zip(document["kernels"], report.kernels, strict=True):
+            row["source"] = kernel.source
+    return document

@@ -1,0 +1,148 @@
+"""Errors of onepass: classes with fields, each message ending with what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+class OnepassError(Exception):
+    """Base of every error onepass raises on purpose."""
+
+    def __post_init__(self) -> None:
+        # The fields are the arguments, so that the error survives pickling between processes.
+        self.args = tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+
+    def what(self) -> str:
+        """What happened, with the values that matter."""
+        return type(self).__name__
+
+    def advice(self) -> str:
+        """What the user can do about it."""
+        return ""
+
+    def __str__(self) -> str:
+        return f"{self.what()}\n{self.advice()}".rstrip()
+
+
+@dataclass(eq=False)
+class NoCompiler(OnepassError):
+    """No C++ compiler was found for the CPU."""
+
+    looked_for: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"no C++ compiler found; looked for {', '.join(self.looked_for)}"
+
+    def advice(self) -> str:
+        return (
+            "Install one (Debian and Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; "
+            "macOS: xcode-select --install), or name one in ONEPASS_CXX or CXX."
+        )
+
+
+@dataclass(eq=False)
+class CompileError(OnepassError):
+    """A compiler refused a generated source."""
+
+    kernel: str
+    source: str
+    message: str
+    command: str
+    lines: tuple[int, ...] = ()  # of the source, as the message names them, from 1
+
+    def what(self) -> str:
+        return f"{self.kernel} did not compile\n{numbered(self.source, self.lines)}\n{self.message.rstrip()}"
+
+    def advice(self) -> str:
+        return (
+            f"Compiled with: {self.command}\n"
+            "This is a fault of onepass: please report the text above. "
+            "ONEPASS_DISABLE=1 runs the program without onepass meanwhile."
+        )
+
+
+@dataclass(eq=False)
+class LoadError(OnepassError):
+    """A compiled kernel could not be loaded."""
+
+    kernel: str
+    path: str
+    message: str
+
+    def what(self) -> str:
+        return f"{self.kernel} was compiled but could not be loaded from {self.path}: {self.message}"
+
+    def advice(self) -> str:
+        return "Clear the cache (onepass cache clear) and try again; a file system mounted noexec needs another ONEPASS_CACHE_DIR."
+
+
+@dataclass(eq=False)
+class BadSetting(OnepassError):
+    """An environment variable of onepass holds a value it cannot use."""
+
+    name: str
+    value: str
+    expected: str
+
+    def what(self) -> str:
+        return f"{self.name}={self.value!r} is not {self.expected}"
+
+    def advice(self) -> str:
+        return f"Unset {self.name} or give it {self.expected}."
+
+
+@dataclass(eq=False)
+class NoCacheSpace(OnepassError):
+    """Neither the cache directory nor a temporary directory takes a compiled kernel."""
+
+    directory: str
+    message: str
+
+    def what(self) -> str:
+        return f"a compiled kernel can be written neither to {self.directory} nor to a temporary directory: {self.message}"
+
+    def advice(self) -> str:
+        return "Free some space, or point ONEPASS_CACHE_DIR or TMPDIR at a directory that can be written."
+
+
+def numbered(source: str, around: tuple[int, ...] = (), margin: int = 3) -> str:
+    """Number the lines of a source, all of them or those within `margin` lines of the lines named."""
+    lines = source.splitlines()
+    near = {n for line in around for n in range(line - margin, line + margin + 1)}
+    shown = [n for n in range(1, len(lines) + 1) if not near or n in near]
+    out, previous = [], 0
+    for n in shown:
+        if n != previous + 1:
+            out.append("  ...")
+        out.append(f"{'>' if n in around else ' '}{n:5d} | {lines[n - 1]}")
+        previous = n
+    return "\n".join(out)
+
+
+@dataclass(eq=False)
+class NoNvrtc(OnepassError):
+    """No NVRTC that compiles for an architecture was found."""
+
+    arch: str
+    looked_in: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"no NVRTC that compiles for {self.arch}; looked in {', '.join(self.looked_in)}"
+
+    def advice(self) -> str:
+        return "pip install nvidia-cuda-nvrtc (for sm_70: nvidia-cuda-nvrtc-cu12)."
+
+
+@dataclass(eq=False)
+class DriverError(OnepassError):
+    """The CUDA driver refused a call."""
+
+    call: str
+    code: int
+    message: str
+
+    def what(self) -> str:
+        return f"{self.call} failed with {self.code}: {self.message}"
+
+    def advice(self) -> str:
+        return "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."

@@ -1,0 +1,1 @@
+"""What runs things and shows things: demonstrations, measurements, forecasts."""
