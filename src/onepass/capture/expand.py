@@ -1,0 +1,270 @@
+"""Builds the cluster of one ATen op: expansions ask for maps and reductions, this makes nodes with addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from onepass.dtypes import Class, from_torch
+from onepass.ir.address import View, contiguous
+from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
+from onepass.ir.symbol import Size, product
+from onepass.ops.table import OPS
+
+
+class Refused(Exception):
+    """An op that no kernel expresses. The message is the reason that reports show."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor as one op sees it: a walk through a tensor in memory, or a node made by this expansion."""
+
+    shape: tuple[Size, ...]
+    kind: Class
+    tensor: Tensor | None = None
+    view: View | None = None  # over the tensor's numbering, with the sizes of ``shape``
+    node: str | None = None
+    level: Level = "full"
+    torch_dtype: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A tensor with one value everywhere: becomes a number wherever it is used."""
+
+    shape: tuple[Size, ...]
+    kind: Class
+    value: Any
+
+
+class Expansion:
+    """The builder that `onepass.ops.composite` rows talk to. One instance makes one cluster."""
+
+    def __init__(self, name: str, shape: Sequence[Size]) -> None:
+        self.name = name
+        self.full = tuple(shape)
+        self.nodes: list[Node] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.reduced_dims: tuple[int, ...] | None = None
+        self._known: dict[Any, str] = {}
+
+    # What expansions call
+
+    def map(self, op: str, *operands: Any) -> Operand:
+        row = OPS[op]
+        values = [self._value(o) for o in operands]
+        kind = _common_kind(row.operands, [v if isinstance(v, (int, float, bool)) else v.kind for v in values])
+        level: Level = "full" if any(self._is_full(v) for v in values) or not self._any(values) else "row"
+        names = tuple(
+            self._as(v, level, "bool" if row.operands == "condition" and i == 0 else kind)
+            for i, v in enumerate(values)
+        )
+        result: Class = kind if row.result == "same" else row.result
+        if not self._any(values):
+            self.refuse("constant: no tensor operand")
+        name = self._add(Map(self._fresh(op), level, op, names, result))
+        return Operand(self.full if level == "full" else self._row_shape(), result, node=name, level=level)
+
+    def reduce(self, op: str, x: Any, dims: list[int], keepdim: bool) -> Operand:
+        self._reduce_along(x, dims)
+        value = self._value(x)
+        name = self._add(Reduce(self._fresh(op), op, self._as(value, "full", "float")))
+        kept = Operand(self._row_shape(), "float", node=name, level="row")
+        return kept if keepdim else self.squeeze(kept, dims)
+
+    def squeeze(self, x: Operand, dims: list[int]) -> Operand:
+        shape = tuple(size for i, size in enumerate(x.shape) if i not in dims)
+        return Operand(shape, x.kind, node=x.node, level=x.level)
+
+    def count(self, x: Any, dims: list[int]) -> Size:
+        return product(x.shape[d] for d in dims)
+
+    def cast(self, x: Any, dtype: torch.dtype) -> Operand:
+        target = from_torch(dtype)
+        if target is None:
+            self.refuse(f"dtype: {dtype}")
+        value = self._value(x)
+        if target.kind == "int" and target.name != "int64":
+            self.refuse(f"dtype: a cast to {dtype}")
+        if isinstance(value, Operand) and value.kind == target.kind:
+            return self.map("copy", value)
+        return self.map(f"to_{target.kind}", value)
+
+    def constant(self, shape: Any, value: Any, dtype: torch.dtype) -> _Constant:
+        target = from_torch(dtype)
+        if target is None:
+            self.refuse(f"dtype: {dtype}")
+        convert = {"float": float, "int": int, "bool": bool}[target.kind]
+        return _Constant(tuple(shape), target.kind, convert(value) if isinstance(value, (int, float, bool)) else value)
+
+    def iota(self, size: Size, start: Size, step: int) -> Operand:
+        name = self._add(Iota(self._fresh("iota"), "full", contiguous(self.full), start))
+        return Operand(self.full, "int", node=name)
+
+    def gather(self, table: Operand, index: Operand) -> Operand:
+        if table.view is None or len(table.shape) != 2 or index.kind != "int" or table.tensor is None:
+            self.refuse("unsupported op: a gather that is not rows of a table")
+        walk = View((*((size, 0) for size in index.shape), table.view.dims[1]), table.view.offset)
+        along = self._load(Operand((*index.shape, table.shape[1]), "int", index.tensor,
+                                   View((*_dims(index), (table.shape[1], 0)), _offset(index))), "full")
+        name = self._add(Load(self._fresh("gather"), "full", self._use(table.tensor), walk, table.kind,
+                              index=along, table=(table.shape[0], table.view.dims[0][1])))
+        return Operand(self.full, table.kind, node=name)
+
+    def concatenate(self, pieces: list[Operand], dim: int) -> Operand:
+        """Along the last dimension: each piece is read at the columns it covers."""
+        if len(pieces) == 1:
+            return self.map("copy", pieces[0])
+        names, bounds, at = [], [], 0
+        for piece in pieces:
+            width = piece.shape[-1]
+            if not isinstance(width, int):
+                self.refuse("data-dependent shape: a concatenation of symbolic widths")
+            dims, offset = _dims(piece), _offset(piece)
+            view = View((*dims[:-1], (self.full[-1], dims[-1][1])), offset - at * dims[-1][1])
+            names.append(self._load(Operand(self.full, piece.kind, piece.tensor, view), "full", (at, at + width)))
+            at += width
+            bounds.append(at)
+        kind = pieces[0].kind
+        name = self._add(Select(self._fresh("cat"), "full", tuple(names), tuple(bounds), kind))
+        return Operand(self.full, kind, node=name)
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise Refused(reason)
+
+    # The finished cluster
+
+    def store(self, value: Any, tensor: Tensor, view: View | None = None) -> Store:
+        ready = self._value(value)
+        if isinstance(ready, (int, float, bool)) or (isinstance(ready, Operand) and ready.node is None):
+            ready = self.map("copy", ready) if isinstance(ready, Operand) else self.refuse("constant: a filled tensor")
+        assert isinstance(ready, Operand) and ready.node is not None
+        if ready.kind != tensor.dtype.kind:
+            self.refuse(f"dtype: {tensor.dtype}")
+        self.tensors[tensor.name] = tensor
+        return Store(tensor.name, ready.node, ready.level, view or contiguous(tensor.shape))
+
+    def cluster(self, stores: Sequence[Store], origin: str, device: str) -> Cluster:
+        return Cluster(self.name, self._space(), tuple(self.nodes), tuple(stores), (origin,), self.tensors, device)
+
+    # Inside
+
+    def _space(self) -> Space:
+        if self.reduced_dims is None:
+            return Space(product(self.full))
+        first, last = self.reduced_dims[0], self.reduced_dims[-1]
+        return Space(product(self.full), product(self.full[:first]),
+                     product(self.full[first:last + 1]), product(self.full[last + 1:]))
+
+    def _reduce_along(self, x: Any, dims: list[int]) -> None:
+        if self.reduced_dims is None:
+            if len(x.shape) != len(self.full):
+                self.refuse("space_mismatch: reduction of a value of another rank")
+            if dims != list(range(dims[0], dims[0] + len(dims))) if dims else True:
+                self.refuse("unsupported op: reduction along dimensions that are not neighbours")
+            self.reduced_dims = tuple(dims)
+        elif tuple(dims) != self.reduced_dims:
+            self.refuse("space_mismatch: reductions along different dimensions")
+
+    def _row_shape(self) -> tuple[Size, ...]:
+        assert self.reduced_dims is not None
+        return tuple(1 if d in self.reduced_dims else size for d, size in enumerate(self.full))
+
+    def _value(self, x: Any) -> Any:
+        if isinstance(x, _Constant):
+            return x.value
+        if isinstance(x, Operand) and x.view is not None and x.tensor is not None and x.tensor.dtype is None:
+            self.refuse("dtype: no kernel type")
+        return x
+
+    @staticmethod
+    def _any(values: list[Any]) -> bool:
+        return any(isinstance(v, Operand) for v in values)
+
+    @staticmethod
+    def _is_full(value: Any) -> bool:
+        return isinstance(value, Operand) and (value.node is None or value.level == "full")
+
+    def _as(self, value: Any, level: Level, kind: Class) -> Any:
+        """A node's name, or a number, of compute class ``kind``."""
+        if not isinstance(value, Operand):
+            return _number(value, kind)
+        name = value.node or self._load(value, level)
+        if value.kind == kind:
+            return name
+        node_level: Level = level if value.node is None else value.level
+        return self._add(Map(self._fresh(f"to_{kind}"), node_level, f"to_{kind}", (name,), kind))
+
+    def _load(self, value: Operand, level: Level, window: tuple[int, int] | None = None) -> str:
+        assert value.tensor is not None and value.view is not None
+        shape = self.full if level == "full" else self._row_shape()
+        view = _broadcast(value.view, shape)
+        if view is None:
+            self.refuse("space_mismatch: operand shapes do not broadcast to the op's shape")
+        return self._add(Load(self._fresh("load"), level, self._use(value.tensor), view, value.kind, window))
+
+    def _use(self, tensor: Tensor) -> str:
+        self.tensors[tensor.name] = tensor
+        return tensor.name
+
+    def _fresh(self, op: str) -> str:
+        return f"{self.name}.{op}{len(self.nodes)}"
+
+    def _add(self, node: Node) -> str:
+        key = tuple(v for k, v in node.__dict__.items() if k != "name")
+        if (type(node), key) in self._known:
+            return self._known[type(node), key]
+        self.nodes.append(node)
+        self._known[type(node), key] = node.name
+        return node.name
+
+
+def _dims(x: Operand) -> tuple[Any, ...]:
+    assert x.view is not None
+    return x.view.dims
+
+
+def _offset(x: Operand) -> Size:
+    assert x.view is not None
+    return x.view.offset
+
+
+def _broadcast(view: View, shape: Sequence[Size]) -> View | None:
+    missing = len(shape) - len(view.dims)
+    if missing < 0:
+        return None
+    dims = [(size, 0) for size in shape[:missing]]
+    for (size, stride), target in zip(view.dims, shape[missing:], strict=True):
+        if size == target:
+            dims.append((target, stride if size != 1 else 0))
+        elif size == 1:
+            dims.append((target, 0))
+        else:
+            return None
+    return View(tuple(dims), view.offset)
+
+
+def _common_kind(rule: str, kinds: list[Any]) -> Class:
+    """The compute class an op works in; numbers do not promote tensors above their own class."""
+    if rule in ("float", "bool"):
+        return rule  # type: ignore[return-value]
+    rank = {"bool": 0, "int": 1, "float": 2}
+    found = kinds[1:] if rule == "condition" else kinds
+    names = [k if isinstance(k, str) else _kind_of(k) for k in found]
+    return max(names, key=lambda k: rank[k])
+
+
+def _kind_of(number: Any) -> Class:
+    return "bool" if isinstance(number, bool) else "float" if isinstance(number, float) else "int"
+
+
+def _number(value: Any, kind: Class) -> Any:
+    if not isinstance(value, (int, float, bool)):
+        return value  # a symbolic size
+    return {"float": float, "int": int, "bool": bool}[kind](value)
+
+

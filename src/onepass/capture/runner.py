@@ -1,0 +1,289 @@
+"""A plan as a straight line of Python: kernels launched, ATen called, each value dropped after its last use."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import re
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from onepass.build import Built, Plan
+from onepass.capture.normalize import Captured, is_view, size
+from onepass.ir.cluster import Call
+from onepass.ir.symbol import Poly, Size
+from onepass.plan.schedules import cpu
+from onepass.runtime.counters import COUNTERS
+from onepass.runtime.load import cpu_kernel
+
+Runner = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A runnable plan and the Python text that runs it."""
+
+    plan: Plan
+    run: Runner
+    text: str
+
+
+def compile_runner(plan: Plan, captured: Captured) -> Compiled:
+    """The boxed callable of a plan: it takes a list of arguments, empties it, and returns the graph's outputs."""
+    writer = _Writer(plan, captured)
+    text = writer.text()
+    scope = writer.scope
+    exec(compile(text, "<onepass runner>", "exec"), scope)
+    run = scope["run"]
+    run._boxed_call = True
+    return Compiled(plan, run, text)
+
+
+class _Writer:
+    def __init__(self, plan: Plan, captured: Captured) -> None:
+        self.plan = plan
+        self.captured = captured
+        self.graph = captured.graph
+        self.nodes = {n.name: n for n in self.graph.graph.nodes}
+        self.scope: dict[str, Any] = {"empty": torch.empty_strided, "restrided": restrided, "counters": COUNTERS}
+        self.lines: list[tuple[str, list[str]]] = []  # a line, and the variables it needs
+        self.made: set[str] = set()
+        self.atoms: dict[str, str] = {}
+
+    def text(self) -> str:
+        self.inputs()
+        for item in self.plan.items:
+            if isinstance(item, Call):
+                self.call(item)
+            else:
+                self.kernel(item)
+        self.output()
+        return "def run(arguments):\n" + "".join(f"    {line}\n" for line in self.with_deletes())
+
+    def put(self, line: str, uses: Iterable[str] = ()) -> None:
+        self.lines.append((line, list(uses)))
+
+    def with_deletes(self) -> list[str]:
+        last: dict[str, int] = {}
+        for i, (line, uses) in enumerate(self.lines):
+            for name in uses:
+                last[name] = i
+        out: list[str] = []
+        for i, (line, _) in enumerate(self.lines):
+            out.append(line)
+            dead = sorted(n for n, at in last.items() if at == i and i < len(self.lines) - 1)
+            if dead:
+                out.append(f"del {', '.join(dead)}")
+        return out
+
+    # Inputs, outputs, sizes
+
+    def inputs(self) -> None:
+        holders = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+        names = [variable(n.name) for n in holders]
+        self.put(f"{', '.join(names)}{',' if names else ''} = arguments" if names else "pass")
+        self.put("arguments.clear()")
+        self.made.update(names)
+        known: set[str] = set()
+        for n in holders:
+            for source, value in _sizes(n):
+                symbol = size(value)
+                if isinstance(symbol, Poly) and len(symbol.terms) == 1 and symbol.terms[0][1] == 1:
+                    (only,) = symbol.terms[0][0][:1]
+                    if len(symbol.terms[0][0]) == 1 and only not in known and re.fullmatch(r"\w+", only):
+                        known.add(only)
+                        self.put(f"{only} = {source}")
+        for n in self.graph.graph.nodes:
+            if n.op == "get_attr":
+                self.scope[variable(n.name)] = getattr(self.graph, str(n.target))
+                self.made.add(variable(n.name))
+
+    def spell(self, value: Size) -> str:
+        """A size as a Python expression over what `inputs` set."""
+        return value.text(self.atom) if isinstance(value, Poly) else str(value)
+
+    def atom(self, symbol: str) -> str:
+        return symbol if re.fullmatch(r"\w+", symbol) else f"({symbol.replace('floor', 'int')})"
+
+    def output(self) -> None:
+        uses: list[str] = []
+        value = self.graph.graph.output_node().args[0]
+        text = self.argument(value, uses)
+        self.put(f"return {text}", uses)
+
+    # Items
+
+    def kernel(self, built: Built) -> None:
+        uses: list[str] = []
+        for store in built.cluster.stores:
+            self.allocate(store.tensor, built.cluster.device)
+        k = f"k{len(self.scope)}"
+        launcher = _cpu_launcher(built)
+        self.scope[k] = launcher
+        values = []
+        for f in built.source.block:
+            if f.kind == "pointer":
+                name = self.tensor(f.tensor, uses)
+                offset = self.spell(f.size)
+                values.append(f"{name}.data_ptr()" + ("" if offset == "0" else f" + {offset}"))
+            elif f.kind == "size":
+                values.append(self.spell(f.size))
+        rows = self.spell(cpu.rows(built.kernel))
+        extent = self.spell(cpu.pieces_extent(built.kernel))
+        self.put(f"{k}({rows}, {extent}, {', '.join(values)})", uses)
+
+    def allocate(self, tensor: str, device: str) -> None:
+        if variable(tensor) in self.made:
+            return
+        fake = self.fake(tensor)
+        sizes = ", ".join(self.spell(size(s)) for s in fake.shape)
+        strides = ", ".join(self.spell(size(s)) for s in fake.stride())
+        self.scope[f"device_{ident(device)}"] = torch.device(device)
+        self.put(f"{variable(tensor)} = empty(({sizes}{',' if sizes else ''}), ({strides}{',' if strides else ''}), "
+                 f"dtype={self.constant(fake.dtype)}, device=device_{ident(device)})")
+        self.made.add(variable(tensor))
+
+    def call(self, call: Call) -> None:
+        node = self.nodes[call.name]
+        self.evaluate(node)
+
+    def evaluate(self, node: Node) -> str:
+        """A line that calls a node's ATen op; its variable."""
+        name = variable(node.name)
+        if name in self.made:
+            return name
+        uses: list[str] = []
+        arguments = [self.argument(a, uses) for a in node.args]
+        arguments += [f"{k}={self.argument(v, uses)}" for k, v in node.kwargs.items()]
+        self.put(f"{name} = {self.constant(node.target)}({', '.join(arguments)})", uses)
+        self.made.add(name)
+        self.check_strides(node, name)
+        return name
+
+    def check_strides(self, node: Node, name: str) -> None:
+        """What PyTorch returns is laid out as the capture said, or is made so: kernels trust it."""
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided and fake.dim() and not is_view(node):
+            strides = ", ".join(self.spell(size(s)) for s in fake.stride())
+            self.put(f"if {name}.stride() != ({strides},): {name} = restrided({name}, ({strides},))", [name])
+
+    # Values
+
+    def tensor(self, name: str, uses: list[str]) -> str:
+        """The variable of a tensor in memory, by the name the program gives it."""
+        var = variable(name)
+        if var not in self.made:
+            base, _, part = name.rpartition(".")
+            whole = self.evaluate(self.nodes[base]) if base else self.evaluate(self.nodes[name])
+            if base:
+                self.put(f"{var} = {whole}[{part}]", [whole])
+                self.made.add(var)
+        uses.append(var)
+        return var
+
+    def value(self, node: Node, uses: list[str]) -> str:
+        """The variable of an FX node: views and aliases are made when something needs them."""
+        target = self.captured.alias.get(node.name)
+        if target is not None:
+            return self.value(self.nodes[target], uses)
+        name = variable(node.name)
+        if name not in self.made:
+            if node.target is operator.getitem:
+                source, index = node.args
+                part = variable(f"{source.name}.{index}")  # type: ignore[union-attr]
+                if part in self.made:
+                    uses.append(part)
+                    return part
+                held: list[str] = []
+                whole = self.value(source, held)  # type: ignore[arg-type]
+                self.put(f"{name} = {whole}[{index}]", held)
+                self.made.add(name)
+            else:
+                self.evaluate(node)
+        uses.append(name)
+        return name
+
+    def argument(self, value: Any, uses: list[str]) -> str:
+        if isinstance(value, Node):
+            return self.value(value, uses)
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self.argument(v, uses) for v in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+        if isinstance(value, (int, bool, str, type(None))):
+            return repr(value)
+        return self.constant(value)
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.scope)}"
+        self.scope[name] = value
+        return name
+
+    def fake(self, tensor: str) -> torch.Tensor:
+        if tensor in self.nodes:
+            return self.nodes[tensor].meta["val"]
+        base, _, part = tensor.rpartition(".")
+        return self.nodes[base].meta["val"][int(part)]
+
+
+def variable(name: str) -> str:
+    return f"v_{ident(name)}"
+
+
+def ident(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _sizes(node: Node) -> list[tuple[str, Any]]:
+    fake = node.meta.get("val")
+    name = variable(node.name)
+    if isinstance(fake, torch.SymInt):
+        return [(name, fake)]
+    if isinstance(fake, torch.Tensor):
+        return [(f"{name}.shape[{i}]", s) for i, s in enumerate(fake.shape) if isinstance(s, torch.SymInt)]
+    return []
+
+
+def restrided(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A copy laid out with other strides."""
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def _cpu_launcher(built: Built) -> Callable[..., None]:
+    """Packs a call's block and runs it over threads."""
+    kernel, source = built.kernel, built.source
+    chunk = cpu.chunk(kernel)
+    sized = [f for f in source.block if f.kind != "extra"]
+    gathers = any(f.name == "error" for f in source.block)
+    pack = struct.Struct(f"{len(source.block)}q").pack
+    kept = len(kernel.kept)
+    bytes_an_element = built.traffic.bytes / max(1, built.elements)
+    kernels: dict[int, Any] = {}
+    assert len(sized) + 2 + gathers == len(source.block)
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        chunks = -(-extent // chunk) if chunk else 1
+        if rows * chunks == 0:
+            return
+        per_column = 16 if kernel.axis == "inner" else 1
+        scratch = kept * 4 * (values[cols_at] * per_column + 63 & ~63)
+        run = kernels.get(scratch)
+        if run is None:
+            item = bytes_an_element * (chunk or values[cols_at])
+            run = kernels[scratch] = cpu_kernel(source, max(1, int(item)), scratch)
+        COUNTERS.launched += 1
+        if gathers:
+            error = (ctypes.c_longlong * 1)()
+            run(pack(*values, chunks, chunk, ctypes.addressof(error)), rows * chunks)
+            if error[0]:
+                raise IndexError("index out of range in self")
+        else:
+            run(pack(*values, chunks, chunk), rows * chunks)
+
+    cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
+    return launch
+

@@ -1,0 +1,353 @@
+"""Kernel IR → C++ for the host: rows over threads, columns along vectors of 16."""
+
+from __future__ import annotations
+
+import struct as packing
+
+from onepass.codegen.arguments import Field, fields, iotas, spell_size, statements, struct
+from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.ir.kernel import (
+    Access,
+    Accumulate,
+    Choose,
+    ColumnLoop,
+    Compute,
+    IotaValue,
+    Keep,
+    Kept,
+    Kernel,
+    LoadValue,
+    ReduceRow,
+    RowBlock,
+    Statement,
+    StoreValue,
+)
+from onepass.ir.symbol import Poly
+from onepass.ops.table import OPS, REDUCE
+
+LANES = 16
+VECTOR = {"float": "vf", "int": "vl", "bool": "vm"}
+# C identities and horizontal functions of the prelude by reduction.
+IDENTITY = {"sum": "0.0f", "max": "-__builtin_inff()", "min": "__builtin_inff()"}
+
+
+def emit(kernel: Kernel, name: str, unroll: int) -> tuple[tuple[Field, ...], str]:
+    """The argument block and the text of a kernel."""
+    printer = _Printer(kernel, name, unroll)
+    return printer.block, printer.text()
+
+
+class _Printer:
+    def __init__(self, kernel: Kernel, name: str, unroll: int) -> None:
+        self.kernel = kernel
+        self.name = name
+        self.unroll = unroll
+        self.flat = not kernel.reduces and kernel.axis == "reduced"
+        gathers = any(a.index for a in kernel.accesses)
+        extra = (("chunks", "i64"), ("chunk", "i64"), *((("error", "i64*"),) if gathers else ()))
+        self.block = fields(kernel, extra)
+        self.kinds = {s.name: s.kind for s in statements(kernel) if hasattr(s, "kind")}
+        self.rank = len(kernel.outer)
+        self.lines: list[str] = []
+        self.tables: set[str] = set()  # gathered rows whose pointer is set
+
+    def text(self) -> str:
+        self.row_function()
+        self.entry()
+        body = "\n".join(self.lines)
+        return f"{cpu_prelude()}\n{struct(self.block)}\n{body}\n"
+
+    def put(self, depth: int, line: str) -> None:
+        self.lines.append("  " * depth + line)
+
+    # The walk over rows
+
+    def entry(self) -> None:
+        coordinates = ", ".join(f"i{k}" for k in range(self.rank))
+        call = f"row_body(a{', ' if coordinates else ''}{coordinates}, {{lo}}, {{hi}}, scratch);"
+        extent = "a->inner" if self.kernel.axis == "inner" else "a->cols"
+        self.put(0, f'extern "C" void {self.name}(const Args* a, i64 begin, i64 end, void* scratch) {{')
+        self.put(1, "if (a->chunks == 1) {")
+        self.put(2, "i64 row = begin;")
+        self.put(2, "while (row < end) {")
+        self.decode(3, "row")
+        last = self.rank - 1
+        if self.rank:
+            self.put(3, f"i64 stop = row + (a->n{last} - i{last});")
+            self.put(3, "if (stop > end) stop = end;")
+            self.put(3, f"for (; row < stop; ++row, ++i{last}) {call.format(lo='0', hi=extent)}")
+        else:
+            self.put(3, f"{call.format(lo='0', hi=extent)} ++row;")
+        self.put(2, "}")
+        self.put(2, "return;")
+        self.put(1, "}")
+        self.put(1, "for (i64 item = begin; item < end; ++item) {")
+        self.put(2, "const i64 row = item / a->chunks, lo = (item % a->chunks) * a->chunk;")
+        self.put(2, f"const i64 hi = lo + a->chunk < {extent} ? lo + a->chunk : {extent};")
+        self.decode(2, "row")
+        self.put(2, call.format(lo="lo", hi="hi"))
+        self.put(1, "}")
+        self.put(0, "}")
+
+    def decode(self, depth: int, row: str) -> None:
+        for k in range(self.rank - 1, 0, -1):
+            rest = row if k == self.rank - 1 else f"r{k}"
+            self.put(depth, f"i64 i{k} = {rest} % a->n{k}; const i64 r{k - 1} = {rest} / a->n{k}; (void)r{k - 1};")
+        if self.rank:
+            self.put(depth, f"i64 i0 = {row if self.rank == 1 else 'r0'};")
+
+    def row_function(self) -> None:
+        coordinates = "".join(f"i64 i{k}, " for k in range(self.rank))
+        self.put(0, f"static __attribute__((noinline)) void row_body(const Args* a, {coordinates}i64 lo, i64 hi, "
+                    "void* scratch) {")
+        if self.kernel.axis == "inner":
+            self.inner_body()
+        else:
+            self.pointers(1)
+            self.kept_pointers(1)
+            for stage in self.kernel.stages:
+                self.stage(stage)
+        self.put(0, "}")
+
+    def pointers(self, depth: int) -> None:
+        for a in self.kernel.accesses:
+            terms = "".join(f" + i{k} * a->{a.name}_o{k}" for k in range(self.rank))
+            if not a.index:
+                self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a->{a.name}{terms};")
+        for i in iotas(self.kernel):
+            terms = "".join(f" + i{k} * a->{i.name}_o{k}" for k in range(self.rank))
+            self.put(depth, f"const i64 {i.name}_b = a->{i.name}_start{terms};")
+
+    def pointer_type(self, a: Access) -> str:
+        return next(f.ctype for f in self.block if f.name == a.name)
+
+    def kept_pointers(self, depth: int) -> None:
+        for i, value in enumerate(self.kernel.kept):
+            self.put(depth, f"float* {value}_k = (float*)scratch + {i} * ((a->cols + 63) & ~63ll);")
+
+    # Stages with the vector along the columns
+
+    def stage(self, stage: RowBlock | ColumnLoop | ReduceRow) -> None:
+        if isinstance(stage, RowBlock):
+            for s in stage.body:
+                self.row_statement(s)
+        elif isinstance(stage, ColumnLoop):
+            self.column_loop(stage)
+        else:
+            total = f"{stage.name}_a0"
+            for u in range(1, self.unroll):
+                total = REDUCE[stage.op].combine.format(total, f"{stage.name}_a{u}")
+            self.put(1, f"const vf {stage.name} = vf(h{stage.op}({total}));")
+            self.kinds[stage.name] = "float"
+
+    def row_statement(self, s: Statement) -> None:
+        if isinstance(s, StoreValue):
+            self.put(1, f"store_n({s.access}_g, {s.value}, 1);")
+            return
+        if isinstance(s, LoadValue):
+            self.table_row(1, self.kernel.access(s.access))
+        self.put(1, self.value(s, "0", None))
+
+    def table_row(self, depth: int, a: Access) -> None:
+        """The pointer of a gathered row, checked: an index outside the table is reported and reads row 0."""
+        if not a.index or a.name in self.tables:
+            return
+        self.tables.add(a.name)
+        self.put(depth, f"i64 {a.name}_i = lane({a.index}, 0);")
+        self.put(depth, f"if ((unsigned long long){a.name}_i >= (unsigned long long)a->{a.name}_n) "
+                        f"{{ *a->error = 1; {a.name}_i = 0; }}")
+        self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a->{a.name} + {a.name}_i * a->{a.name}_t;")
+
+    def column_loop(self, loop: ColumnLoop) -> None:
+        for s in loop.body:
+            if isinstance(s, LoadValue):
+                self.table_row(1, self.kernel.access(s.access))
+        sums = [s for s in loop.body if isinstance(s, Accumulate)]
+        for s in sums:
+            for u in range(self.unroll):
+                self.put(1, f"vf {s.name}_a{u} = vf({IDENTITY[s.op]});")
+        edges = [0, *self.kernel.bounds, None]
+        for low, high in zip(edges, edges[1:], strict=False):
+            self.segment(loop, low or 0, high, len(edges) > 2)
+
+    def segment(self, loop: ColumnLoop, low: int, high: int | None, several: bool) -> None:
+        body = _at(loop.body, low) if several else list(loop.body)
+        end = "hi" if high is None else f"(hi < {high} ? hi : {high})"
+        self.put(1, "{")
+        self.put(2, f"const i64 end = {end};")
+        self.put(2, f"i64 c = lo > {low} ? lo : {low};" if several else "i64 c = lo;")
+        if self.unroll > 1:
+            self.put(2, f"for (; c + {LANES * self.unroll} <= end; c += {LANES * self.unroll}) {{")
+            for u in range(self.unroll):
+                self.vector(3, body, f"c + {LANES * u}" if u else "c", u, None)
+            self.put(2, "}")
+        self.put(2, f"for (; c + {LANES} <= end; c += {LANES}) {{")
+        self.vector(3, body, "c", 0, None)
+        self.put(2, "}")
+        self.put(2, "if (c < end) {")
+        self.put(3, "const i64 n = end - c;")
+        self.vector(3, body, "c", 0, "n")
+        self.put(2, "}")
+        self.put(1, "}")
+
+    def vector(self, depth: int, body: list[Statement], c: str, u: int, tail: str | None) -> None:
+        """Statements for one vector of columns starting at ``c``."""
+        self.put(depth, "{")
+        for s in body:
+            if isinstance(s, Accumulate):
+                value = self.operand(s.value, "float")
+                if tail:
+                    value = f"op_where(lanes({tail}), {value}, vf({IDENTITY[s.op]}))"
+                total = f"{s.name}_a{u}"
+                self.put(depth + 1, f"{total} = {REDUCE[s.op].combine.format(total, value)};")
+            elif isinstance(s, Keep):
+                self.put(depth + 1, f"store({s.value}_k + {c}, {s.value});")
+            elif isinstance(s, Kept):
+                self.put(depth + 1, f"const vf {s.name} = load({s.name}_k + {c});")
+            elif isinstance(s, StoreValue):
+                self.put(depth + 1, self.store(s, c, tail))
+            else:
+                self.put(depth + 1, self.value(s, c, tail))
+        self.put(depth, "}")
+
+    # One statement
+
+    def value(self, s: Statement, c: str, tail: str | None) -> str:
+        if isinstance(s, LoadValue):
+            return f"const {VECTOR[s.kind]} {s.name} = {self.load(s, c, tail)};"
+        if isinstance(s, IotaValue):
+            return f"const vl {s.name} = iota({s.name}_b + ({c}) * a->{s.name}_step, a->{s.name}_step);"
+        if isinstance(s, Compute):
+            return f"const {VECTOR[s.kind]} {s.name} = {self.expression(s)};"
+        assert isinstance(s, Choose)
+        return f"const {VECTOR[s.kind]} {s.name} = {self.operand(s.operands[0], s.kind)};"
+
+    def load(self, s: LoadValue, c: str, tail: str | None) -> str:
+        a = self.kernel.access(s.access)
+        shape = {"float": "load", "int": "load_int", "bool": "load_mask"}[s.kind]
+        if a.column == "zero":
+            return f"{shape}_1({a.name}_g)"
+        step = f", a->{a.name}_c" if a.column == "strided" else ""
+        at = f"{a.name}_g + ({c})" + (f" * a->{a.name}_c" if step else "")
+        suffix = {(False, False): "", (False, True): "_n", (True, False): "_s", (True, True): "_sn"}[
+            bool(step), tail is not None]
+        return f"{shape}{suffix}({at}{step}{', ' + tail if tail else ''})"
+
+    def store(self, s: StoreValue, c: str, tail: str | None) -> str:
+        a = self.kernel.access(s.access)
+        value = f"{s.value}"
+        if a.column == "strided":
+            at = f"{a.name}_g + ({c}) * a->{a.name}_c, a->{a.name}_c, {value}"
+            return f"store_sn({at}, {tail});" if tail else f"store_s({at});"
+        at = f"{a.name}_g + {c}, {value}"
+        return f"store_n({at}, {tail});" if tail else f"store({at});"
+
+    def expression(self, s: Compute) -> str:
+        row = OPS[s.op]
+        text = row.expr_half if self.kernel.half and row.expr_half else row.expr
+        numbers = row.operands if row.operands in ("float", "bool") else s.kind if row.result == "same" else next(
+            (self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
+        return text.format(*(self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
+                             for i, o in enumerate(s.operands)))
+
+    def operand(self, o: object, kind: str) -> str:
+        if isinstance(o, str):
+            return o
+        if isinstance(o, Poly):
+            return f"{VECTOR[kind]}(({'float' if kind == 'float' else 'i64'}){spell_size(self.kernel, o, 'a->')})"
+        return literal(o, kind)
+
+    # Stages with the vector along the inner dimension
+
+    def inner_body(self) -> None:
+        self.pointers(1)
+        self.put(1, f"for (i64 c = lo; c < hi; c += {LANES}) {{")
+        self.put(2, f"const i64 n = hi - c < {LANES} ? hi - c : {LANES};")
+        self.put(2, f"if (n == {LANES}) {{")
+        self.lane_block(3, None)
+        self.put(2, "} else {")
+        self.lane_block(3, "n")
+        self.put(2, "}")
+        self.put(1, "}")
+
+    def lane_block(self, depth: int, tail: str | None) -> None:
+        for i, value in enumerate(self.kernel.kept):
+            self.put(depth, f"float* {value}_k = (float*)scratch + {i} * a->cols * {LANES};")
+        for stage in self.kernel.stages:
+            if isinstance(stage, RowBlock):
+                for s in stage.body:
+                    if isinstance(s, StoreValue):
+                        self.put(depth, self.store(s, "c", tail))
+                    else:
+                        self.put(depth, self.value(s, "c", tail))
+            elif isinstance(stage, ReduceRow):
+                self.put(depth, f"const vf {stage.name} = {stage.name}_a0;")
+                self.kinds[stage.name] = "float"
+            else:
+                self.serial_loop(depth, stage, tail)
+
+    def serial_loop(self, depth: int, loop: ColumnLoop, tail: str | None) -> None:
+        for s in loop.body:
+            if isinstance(s, Accumulate):
+                self.put(depth, f"vf {s.name}_a0 = vf({IDENTITY[s.op]});")
+        self.put(depth, "for (i64 r = 0; r < a->cols; ++r) {")
+        for s in loop.body:
+            if isinstance(s, Accumulate):
+                total = f"{s.name}_a0"
+                value = self.operand(s.value, "float")
+                self.put(depth + 1, f"{total} = {REDUCE[s.op].combine.format(total, value)};")
+            elif isinstance(s, Keep):
+                self.put(depth + 1, f"store({s.value}_k + r * {LANES}, {s.value});")
+            elif isinstance(s, Kept):
+                self.put(depth + 1, f"const vf {s.name} = load({s.name}_k + r * {LANES});")
+            elif isinstance(s, StoreValue):
+                self.put(depth + 1, self.store(s, "c", tail).replace(f"{s.access}_g", f"{s.access}_g + r * a->{s.access}_r"))
+            elif isinstance(s, LoadValue):
+                text = self.value(s, "c", tail)
+                self.put(depth + 1, text.replace(f"{s.access}_g", f"{s.access}_g + r * a->{s.access}_r"))
+            else:
+                self.put(depth + 1, self.value(s, "c", tail))
+        self.put(depth, "}")
+
+
+def _at(body: tuple[Statement, ...], column: int) -> list[Statement]:
+    """The statements that matter for columns from ``column`` on: each choice is its operand there."""
+    chosen = [replaced(s, column) for s in body]
+    needed: set[str] = set()
+    kept: list[Statement] = []
+    for s in reversed(chosen):
+        if isinstance(s, (StoreValue, Accumulate, Keep)) or getattr(s, "name", None) in needed:
+            kept.append(s)
+            needed.update(o for o in getattr(s, "operands", ()) if isinstance(o, str))
+            if isinstance(s, (StoreValue, Accumulate, Keep)) and isinstance(s.value, str):
+                needed.add(s.value)
+    return list(reversed(kept))
+
+
+def replaced(s: Statement, column: int) -> Statement:
+    if not isinstance(s, Choose):
+        return s
+    i = next(i for i, bound in enumerate(s.bounds) if column < bound)
+    return Choose(s.name, (s.operands[i],), (s.bounds[-1],), s.kind)
+
+
+def literal(value: object, kind: str) -> str:
+    """A number of Python as a vector constant."""
+    if kind == "float":
+        return f"vf({float_literal(float(value))})"  # type: ignore[arg-type]
+    if kind == "int":
+        return f"vl((i64){int(value)}ll)"  # type: ignore[call-overload]
+    return f"mask_all({'true' if value else 'false'})"
+
+
+def float_literal(value: float) -> str:
+    """The nearest float, exactly, as C spells it."""
+    if value != value:
+        return '__builtin_nanf("")'
+    if value in (float("inf"), float("-inf")):
+        return "-__builtin_inff()" if value < 0 else "__builtin_inff()"
+    try:
+        rounded = packing.unpack("f", packing.pack("f", value))[0]
+    except OverflowError:
+        return "-__builtin_inff()" if value < 0 else "__builtin_inff()"
+    return f"{float(rounded).hex()}f"

@@ -1,0 +1,20 @@
+"""The texts that every CUDA kernel starts with."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "prelude"
+_FILES = ("ptx", "types", "math", "vectors", "reduce")  # each uses only what stands before it
+
+
+@lru_cache
+def cuda_prelude() -> str:
+    """One text without any #include, to stand before `struct Args`."""
+    return "\n".join((_FOLDER / f"{name}.cuh").read_text() for name in _FILES)
+
+
+def reduce_scratch_bytes(lanes: int, groups: int, values: int = 1) -> int:
+    """Shared memory that `groups<lanes, groups, values>` of reduce.cuh needs, in bytes; 0 needs no array at all."""
+    return 0 if lanes <= 32 else 2 * values * groups * (lanes // 32) * 4

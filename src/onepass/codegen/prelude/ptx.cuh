@@ -1,0 +1,129 @@
+// Every instruction that C++ can't name, each in one function. A host that runs kernels on the CPU defines
+// ONEPASS_ON_HOST and brings functions of the same names.
+#ifndef ONEPASS_ON_HOST
+#define ONEPASS_DEVICE __device__ __forceinline__
+
+struct alignas(16) u32x4 { unsigned x, y, z, w; };
+struct alignas(8) u32x2 { unsigned x, y; };
+
+// Pairs of 16-bit floats, rounded to nearest even; `lo` lands in the low half.
+ONEPASS_DEVICE unsigned ptx_cvt_f16x2(float hi, float lo) {
+  unsigned r;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+#else
+  asm("{\n .reg .b16 h, l;\n cvt.rn.f16.f32 h, %1;\n cvt.rn.f16.f32 l, %2;\n mov.b32 %0, {l, h};\n}"
+      : "=r"(r) : "f"(hi), "f"(lo));
+#endif
+  return r;
+}
+ONEPASS_DEVICE float ptx_f16_low(unsigned pair) {
+  float r;
+  asm("{\n .reg .b16 h, l;\n mov.b32 {l, h}, %1;\n cvt.f32.f16 %0, l;\n}" : "=f"(r) : "r"(pair));
+  return r;
+}
+ONEPASS_DEVICE float ptx_f16_high(unsigned pair) {
+  float r;
+  asm("{\n .reg .b16 h, l;\n mov.b32 {l, h}, %1;\n cvt.f32.f16 %0, h;\n}" : "=f"(r) : "r"(pair));
+  return r;
+}
+#if __CUDA_ARCH__ >= 800
+ONEPASS_DEVICE unsigned ptx_cvt_bf16x2(float hi, float lo) {
+  unsigned r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+// The larger or smaller; NaN if either is one.
+ONEPASS_DEVICE float ptx_max_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+ONEPASS_DEVICE float ptx_min_nan(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+#endif
+
+// Special functions. Error bounds are the PTX ISA's: see costs.toml.
+#define ONEPASS_PTX1(name, instruction)                        \
+  ONEPASS_DEVICE float name(float x) {                         \
+    float r;                                                   \
+    asm(instruction " %0, %1;" : "=f"(r) : "f"(x));            \
+    return r;                                                  \
+  }
+ONEPASS_PTX1(ptx_ex2_ftz, "ex2.approx.ftz.f32")
+ONEPASS_PTX1(ptx_ex2, "ex2.approx.f32")
+ONEPASS_PTX1(ptx_lg2, "lg2.approx.f32")
+ONEPASS_PTX1(ptx_rcp_ftz, "rcp.approx.ftz.f32")
+ONEPASS_PTX1(ptx_rcp, "rcp.approx.f32")
+ONEPASS_PTX1(ptx_rsqrt, "rsqrt.approx.f32")
+#undef ONEPASS_PTX1
+
+// Global loads. `stream` is read once: it leaves no line in L1. `cached` is read again by other rows.
+// Both go through the read-only path, so the memory must not be written while the kernel runs.
+#define ONEPASS_LOADS(kind, modifier)                                                                     \
+  ONEPASS_DEVICE u32x4 ptx_load16_##kind(const void* p) {                                                 \
+    u32x4 r;                                                                                              \
+    asm("ld.global.nc" modifier ".v4.u32 {%0, %1, %2, %3}, [%4];"                                         \
+        : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));                 \
+    return r;                                                                                             \
+  }                                                                                                       \
+  ONEPASS_DEVICE u32x2 ptx_load8_##kind(const void* p) {                                                  \
+    u32x2 r;                                                                                              \
+    asm("ld.global.nc" modifier ".v2.u32 {%0, %1}, [%2];"                                                 \
+        : "=r"(r.x), "=r"(r.y) : "l"(p));                                       \
+    return r;                                                                                             \
+  }                                                                                                       \
+  ONEPASS_DEVICE unsigned ptx_load4_##kind(const void* p) {                                               \
+    unsigned r;                                                                                           \
+    asm("ld.global.nc" modifier ".u32 %0, [%1];" : "=r"(r) : "l"(p));           \
+    return r;                                                                                             \
+  }                                                                                                       \
+  ONEPASS_DEVICE unsigned ptx_load2_##kind(const void* p) {                                               \
+    unsigned short r;                                                                                     \
+    asm("ld.global.nc" modifier ".u16 %0, [%1];" : "=h"(r) : "l"(p));           \
+    return r;                                                                                             \
+  }                                                                                                       \
+  ONEPASS_DEVICE unsigned ptx_load1_##kind(const void* p) {                                               \
+    unsigned r;                                                                                           \
+    asm("ld.global.nc" modifier ".u8 %0, [%1];" : "=r"(r) : "l"(p));            \
+    return r;                                                                                             \
+  }
+ONEPASS_LOADS(stream, ".L1::no_allocate")
+ONEPASS_LOADS(cached, ".L1::evict_last")
+#undef ONEPASS_LOADS
+
+// Memory that the kernel may also write: ordinary accesses, which the compiler keeps in order.
+ONEPASS_DEVICE u32x4 ptx_load16_plain(const void* p) { return *(const u32x4*)p; }
+ONEPASS_DEVICE u32x2 ptx_load8_plain(const void* p) { return *(const u32x2*)p; }
+ONEPASS_DEVICE unsigned ptx_load4_plain(const void* p) { return *(const unsigned*)p; }
+ONEPASS_DEVICE unsigned ptx_load2_plain(const void* p) { return *(const unsigned short*)p; }
+ONEPASS_DEVICE unsigned ptx_load1_plain(const void* p) { return *(const unsigned char*)p; }
+ONEPASS_DEVICE void ptx_store16_plain(void* p, u32x4 v) { *(u32x4*)p = v; }
+ONEPASS_DEVICE void ptx_store8_plain(void* p, u32x2 v) { *(u32x2*)p = v; }
+ONEPASS_DEVICE void ptx_store4_plain(void* p, unsigned v) { *(unsigned*)p = v; }
+ONEPASS_DEVICE void ptx_store2_plain(void* p, unsigned v) { *(unsigned short*)p = (unsigned short)v; }
+ONEPASS_DEVICE void ptx_store1_plain(void* p, unsigned v) { *(unsigned char*)p = (unsigned char)v; }
+
+// Global stores of what nobody reads soon: first to leave L2, so that inputs stay.
+ONEPASS_DEVICE void ptx_store16_stream(void* p, u32x4 v) {
+  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
+               :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+ONEPASS_DEVICE void ptx_store8_stream(void* p, u32x2 v) {
+  asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};"
+               :: "l"(p), "r"(v.x), "r"(v.y) : "memory");
+}
+ONEPASS_DEVICE void ptx_store4_stream(void* p, unsigned v) {
+  asm volatile("st.global.cs.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
+ONEPASS_DEVICE void ptx_store2_stream(void* p, unsigned v) {
+  asm volatile("st.global.cs.u16 [%0], %1;"
+               :: "l"(p), "h"((unsigned short)v) : "memory");
+}
+ONEPASS_DEVICE void ptx_store1_stream(void* p, unsigned v) {
+  asm volatile("st.global.cs.u8 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
+#endif

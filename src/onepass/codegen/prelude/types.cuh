@@ -1,0 +1,62 @@
+// Storage types and how they become float and back. Arithmetic is always float.
+#define ONEPASS_INLINE __device__ __forceinline__
+
+typedef long long i64;
+typedef int i32;
+typedef short i16;
+typedef signed char i8;
+typedef unsigned char u8;
+struct bf16 { unsigned short bits; };
+struct f16 { unsigned short bits; };
+struct b8 { unsigned char bits; };  // bool: 0 or 1, one byte
+
+// The same bits as another type of the same size.
+template <class To, class From>
+ONEPASS_INLINE To bits_as(From v) {
+  static_assert(sizeof(To) == sizeof(From), "sizes differ");
+  union { From from; To to; } u;
+  u.from = v;
+  return u.to;
+}
+
+// Two bf16 in one word, `lo` in the low half, rounded to nearest even; NaN stays NaN.
+ONEPASS_INLINE unsigned pack_bf16(float lo, float hi) {
+#if __CUDA_ARCH__ >= 800
+  return ptx_cvt_bf16x2(hi, lo);
+#else
+  unsigned word = 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float v = i ? hi : lo;
+    const unsigned u = __float_as_uint(v);
+    const unsigned rounded = v != v ? 0x7fffu : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    word |= rounded << (16 * i);
+  }
+  return word;
+#endif
+}
+ONEPASS_INLINE unsigned pack_f16(float lo, float hi) { return ptx_cvt_f16x2(hi, lo); }
+
+ONEPASS_INLINE float to_float(float v) { return v; }
+ONEPASS_INLINE float to_float(double v) { return (float)v; }
+ONEPASS_INLINE float to_float(bf16 v) { return __uint_as_float((unsigned)v.bits << 16); }
+ONEPASS_INLINE float to_float(f16 v) { return ptx_f16_low(v.bits); }
+ONEPASS_INLINE float to_float(i64 v) { return (float)v; }
+ONEPASS_INLINE float to_float(i32 v) { return (float)v; }
+ONEPASS_INLINE float to_float(i16 v) { return (float)v; }
+ONEPASS_INLINE float to_float(i8 v) { return (float)v; }
+ONEPASS_INLINE float to_float(u8 v) { return (float)v; }
+ONEPASS_INLINE float to_float(b8 v) { return v.bits ? 1.0f : 0.0f; }
+
+// Integers truncate towards zero, as a C cast does.
+template <class T> struct float_to { static __device__ __forceinline__ T of(float v) { return (T)v; } };
+template <> struct float_to<bf16> {
+  static __device__ __forceinline__ bf16 of(float v) { return bf16{(unsigned short)pack_bf16(v, 0.0f)}; }
+};
+template <> struct float_to<f16> {
+  static __device__ __forceinline__ f16 of(float v) { return f16{(unsigned short)pack_f16(v, 0.0f)}; }
+};
+template <> struct float_to<b8> {
+  static __device__ __forceinline__ b8 of(float v) { return b8{(unsigned char)(v != 0.0f)}; }
+};
+template <class T> ONEPASS_INLINE T from_float(float v) { return float_to<T>::of(v); }

@@ -1,0 +1,241 @@
+"""Launch a kernel that was compiled for the host."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onepass.emulate.faults import KernelFault, kind_and_advice
+
+Grid = tuple[int, ...] | int
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A piece of memory the kernel may touch."""
+
+    name: str
+    address: int
+    nbytes: int
+    writable: bool = True
+
+    @staticmethod
+    def of(name: str, memory: Any) -> Buffer:
+        """From a numpy array or a torch tensor: the bytes between its first and last element."""
+        if isinstance(memory, Buffer):
+            return memory
+        if hasattr(memory, "data_ptr"):
+            if memory.numel() == 0:
+                return Buffer(name, memory.data_ptr(), 0)
+            span = 1 + sum((n - 1) * s for n, s in zip(memory.shape, memory.stride(), strict=True))
+            return Buffer(name, memory.data_ptr(), span * memory.element_size())
+        address, writable = memory.__array_interface__["data"][0], memory.flags.writeable
+        span = sum((n - 1) * s for n, s in zip(memory.shape, memory.strides, strict=True)) + memory.itemsize
+        return Buffer(name, address, span if memory.size else 0, writable)
+
+
+@dataclass(frozen=True)
+class BufferTraffic:
+    """What one launch moved to and from a buffer; a byte loaded twice counts twice."""
+
+    name: str
+    read_bytes: int
+    written_bytes: int
+    reads: int
+    writes: int
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """What a launch did."""
+
+    buffers: tuple[BufferTraffic, ...]
+    barriers: int  # completed, over all blocks
+
+    def __getitem__(self, name: str) -> BufferTraffic:
+        return next(b for b in self.buffers if b.name == name)
+
+
+class _Index3(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_uint32), ("y", ctypes.c_uint32), ("z", ctypes.c_uint32))
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (
+        *((n, ctypes.c_uint64) for n in ("begin", "end", "read_bytes", "write_bytes", "reads", "writes")),
+        *((n, ctypes.c_uint8) for n in ("writable", "written", "read_only_loads")),
+        ("padding", ctypes.c_uint8 * 5),
+    )
+
+
+class _Fault(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_uint32),
+        ("other", ctypes.c_int32),
+        ("block", _Index3),
+        ("thread", _Index3),
+        *((n, ctypes.c_uint64) for n in ("address", "bytes", "pc", "barriers")),
+    )
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("entry", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("args_bytes", ctypes.c_uint64),
+        ("grid", _Index3),
+        ("block", _Index3),
+        ("static_shared", ctypes.c_void_p),
+        ("static_shared_bytes", ctypes.c_uint64),
+        ("shared_bytes", ctypes.c_uint64),
+        ("regions", ctypes.c_void_p),
+        ("region_count", ctypes.c_uint64),
+        ("order_seed", ctypes.c_uint64),
+        ("max_accesses", ctypes.c_uint64),
+    )
+
+
+class _Kernel(ctypes.Structure):
+    _fields_ = (
+        ("entry", ctypes.c_void_p),
+        ("shared_begin", ctypes.c_void_p),
+        ("shared_end", ctypes.c_void_p),
+    )
+
+
+class Module:
+    """A loaded shared object; its kernels share one runtime, so one launch runs at a time."""
+
+    def __init__(self, path: Path, texts: Mapping[str, str]) -> None:
+        self.path, self.texts = path, texts
+        self.lock = threading.Lock()
+        self.library = ctypes.CDLL(str(path))
+        self.library.onepass_launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        self.library.onepass_launch.restype = None
+
+    def kernel(self, symbol: str) -> _Kernel:
+        return _Kernel.in_dll(self.library, symbol)
+
+
+def _index3(value: Grid) -> _Index3:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    return _Index3(*(sizes + (1, 1, 1))[:3])
+
+
+class EmulatedKernel:
+    """One kernel, ready to run on the CPU."""
+
+    def __init__(self, module: Module, name: str, symbol: str, file: str) -> None:
+        self.name = name
+        self._module, self._file = module, file
+        self._kernel = module.kernel(symbol)
+
+    @property
+    def static_shared_bytes(self) -> int:
+        return (self._kernel.shared_end or 0) - (self._kernel.shared_begin or 0)
+
+    def launch(
+        self,
+        grid: Grid,
+        block: Grid,
+        shared_bytes: int = 0,
+        args: bytes = b"",
+        buffers: Mapping[str, Any] | Sequence[Buffer] = (),
+        order_seed: int = 0,
+        max_accesses: int = 2_000_000_000,
+    ) -> LaunchReport:
+        """Run every block to its end and say what was read and written.
+
+        `args` are the kernel's parameters as a device would get them. `buffers` is all the global memory that the
+        kernel may touch: numpy arrays or torch tensors by name, or `Buffer`s. Blocks and lanes run in ascending
+        order, or in a random one that `order_seed` fixes.
+
+        Raises: KernelFault at the first thing that is wrong; memory then holds what was stored until there.
+        """
+        items = (
+            [Buffer.of(n, b) for n, b in buffers.items()] if isinstance(buffers, Mapping) else list(buffers)
+        )
+        regions = (_Region * max(1, len(items)))(
+            *(_Region(begin=b.address, end=b.address + b.nbytes, writable=b.writable) for b in items)
+        )
+        packed = ctypes.create_string_buffer(args, max(1, len(args)))
+        launch = _Launch(
+            entry=self._kernel.entry,
+            args=ctypes.addressof(packed),
+            args_bytes=len(args),
+            grid=_index3(grid),
+            block=_index3(block),
+            static_shared=self._kernel.shared_begin,
+            static_shared_bytes=self.static_shared_bytes,
+            shared_bytes=shared_bytes,
+            regions=ctypes.addressof(regions),
+            region_count=len(items),
+            order_seed=order_seed,
+            max_accesses=max_accesses,
+        )
+        threads = launch.block.x * launch.block.y * launch.block.z
+        if not 0 < threads <= 1024:
+            raise ValueError(
+                f"{self.name}: {threads} threads a block; a block has 1 to 1024: choose fewer lanes a row"
+            )
+        fault = _Fault()
+        with self._module.lock:
+            self._module.library.onepass_launch(ctypes.addressof(launch), ctypes.addressof(fault))
+        if fault.kind:
+            raise self._explain(fault, items)
+        traffic = tuple(
+            BufferTraffic(b.name, r.read_bytes, r.write_bytes, r.reads, r.writes)
+            for b, r in zip(items, regions, strict=False)
+        )
+        return LaunchReport(traffic, fault.barriers)
+
+    def _explain(self, fault: _Fault, items: Sequence[Buffer]) -> KernelFault:
+        kind, advice = kind_and_advice(fault.kind)
+        return KernelFault(
+            kind=kind,
+            kernel=self.name,
+            block=(fault.block.x, fault.block.y, fault.block.z),
+            thread=(fault.thread.x, fault.thread.y, fault.thread.z),
+            address=fault.address or None,
+            bytes=fault.bytes,
+            buffer=_where(fault, items) if fault.address else None,
+            other=fault.other if kind in ("shared-race", "missing-lane") and fault.other >= 0 else None,
+            lines=self._lines(fault.pc),
+            advice=advice,
+        )
+
+    def _lines(self, pc: int) -> tuple[tuple[int, str], ...]:
+        # The byte before the return address belongs to the call itself.
+        command = ["addr2line", "-i", "-e", str(self._module.path), hex(pc - 1)]
+        try:
+            out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return ()
+        text = self._module.texts.get(self._file, "").splitlines()
+        lines = []
+        for place in out.splitlines():
+            file, _, number = place.partition(" ")[0].rpartition(":")
+            if file.endswith(self._file) and number.isdigit() and 0 < int(number) <= len(text):
+                lines.append((int(number), text[int(number) - 1]))
+        return tuple(lines)
+
+
+def _where(fault: _Fault, items: Sequence[Buffer]) -> str:
+    if fault.other == -2:
+        return "past the launch's shared memory"
+    near = [b for b in items if b.nbytes]
+    if not near:
+        return "no buffer was given"
+
+    def distance(b: Buffer) -> int:
+        return max(b.address - fault.address, fault.address - (b.address + b.nbytes), 0)
+
+    best = min(near, key=distance)
+    if distance(best) > 1 << 24:  # further than any overrun: a wild pointer, or an unregistered one
+        return "near no buffer"
+    return f"byte {fault.address - best.address} of {best.name}, which has {best.nbytes}"

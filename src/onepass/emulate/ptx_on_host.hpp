@@ -1,0 +1,92 @@
+// Stand-ins for the functions of the prelude's ptx.cuh.
+// Conversions and loads are exact. An approximate instruction is modelled by the worst that its documentation allows:
+// the true value, off by the whole stated bound, its sign drawn from the bits of the argument. What holds here holds
+// on any device that keeps the bound. Results are the same for the same argument, as on a device.
+#pragma once
+
+struct alignas(16) u32x4 { unsigned x, y, z, w; };
+struct alignas(8) u32x2 { unsigned x, y; };
+
+// ---- conversions ----
+
+ONEPASS_HOST unsigned onepass_f16_bits(float v) {
+  const unsigned u = __float_as_uint(v), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return 0x7fffu;                 // NaN, as the instruction writes it
+  if (a >= 0x477ff000u) return sign | 0x7c00u;         // 65520 and above round to infinity
+  if (a < 0x38800000u) {                               // subnormal: let an addition round at 2^-24
+    const float magic = 0.5f;
+    return sign | (__float_as_uint(__uint_as_float(a) + magic) - __float_as_uint(magic));
+  }
+  return sign | ((a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13);
+}
+ONEPASS_HOST float onepass_f16_value(unsigned h) {
+  const unsigned sign = (h & 0x8000u) << 16, a = h & 0x7fffu;
+  if (a >= 0x7c00u) return __uint_as_float(sign | 0x7f800000u | (a & 0x3ffu) << 13);
+  if (a < 0x400u) {
+    const float v = float(a) * 0x1p-24f;
+    return sign ? -v : v;
+  }
+  return __uint_as_float(sign | ((a << 13) + 0x38000000u));
+}
+ONEPASS_HOST unsigned ptx_cvt_f16x2(float hi, float lo) { return onepass_f16_bits(hi) << 16 | onepass_f16_bits(lo); }
+ONEPASS_HOST float ptx_f16_low(unsigned pair) { return onepass_f16_value(pair & 0xffffu); }
+ONEPASS_HOST float ptx_f16_high(unsigned pair) { return onepass_f16_value(pair >> 16); }
+ONEPASS_HOST unsigned onepass_bf16_bits(float v) {
+  const unsigned u = __float_as_uint(v);
+  return v != v ? 0x7fffu : (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+ONEPASS_HOST unsigned ptx_cvt_bf16x2(float hi, float lo) {
+  return onepass_bf16_bits(hi) << 16 | onepass_bf16_bits(lo);
+}
+ONEPASS_HOST float ptx_max_nan(float a, float b) {
+  if (a != a || b != b) return __uint_as_float(0x7fffffffu);
+  return a > b || (a == b && !signbit(a)) ? a : b;  // max(-0, +0) = +0
+}
+ONEPASS_HOST float ptx_min_nan(float a, float b) {
+  if (a != a || b != b) return __uint_as_float(0x7fffffffu);
+  return a < b || (a == b && signbit(a)) ? a : b;
+}
+
+// ---- approximate instructions ----
+
+// 1 or -1 by the argument's bits: a worst case that neither cancels nor repeats over neighbours.
+ONEPASS_HOST double onepass_sign_of_error(float x) {
+  return (__float_as_uint(x) * 2654435769u >> 17 & 1u) ? 1.0 : -1.0;
+}
+ONEPASS_HOST float onepass_flush(float v) { return __builtin_fabsf(v) < 0x1p-126f ? v * 0.0f : v; }
+ONEPASS_HOST float onepass_off(double exact, float x, double relative) {
+  return float(exact * (1.0 + relative * onepass_sign_of_error(x)));
+}
+ONEPASS_HOST float ptx_ex2(float x) { return onepass_off(__builtin_exp2(double(x)), x, 0x1p-22); }
+ONEPASS_HOST float ptx_ex2_ftz(float x) { return onepass_flush(ptx_ex2(onepass_flush(x))); }
+ONEPASS_HOST float ptx_rcp(float x) { return onepass_off(1.0 / double(x), x, 0x1p-23); }
+ONEPASS_HOST float ptx_rcp_ftz(float x) { return onepass_flush(ptx_rcp(onepass_flush(x))); }
+ONEPASS_HOST float ptx_rsqrt(float x) { return onepass_off(1.0 / __builtin_sqrt(double(x)), x, 0x1.13p-23); }  // 2^-22.9
+ONEPASS_HOST float ptx_lg2(float x) {
+  const double exact = __builtin_log2(double(x));
+  if (x > 0.5f && x < 2.0f) return float(exact + 0x1p-22 * onepass_sign_of_error(x));
+  return onepass_off(exact, x, 0x1p-22);
+}
+
+// ---- memory ----
+
+#define ONEPASS_LOADS(kind, path)                                                                          \
+  ONEPASS_HOST u32x4 ptx_load16_##kind(const void* p) { return onepass_get<u32x4>(p, path); }              \
+  ONEPASS_HOST u32x2 ptx_load8_##kind(const void* p) { return onepass_get<u32x2>(p, path); }               \
+  ONEPASS_HOST unsigned ptx_load4_##kind(const void* p) { return onepass_get<unsigned>(p, path); }         \
+  ONEPASS_HOST unsigned ptx_load2_##kind(const void* p) { return onepass_get<unsigned short>(p, path); }   \
+  ONEPASS_HOST unsigned ptx_load1_##kind(const void* p) { return onepass_get<unsigned char>(p, path); }
+ONEPASS_LOADS(stream, read_only_path)
+ONEPASS_LOADS(cached, read_only_path)
+ONEPASS_LOADS(plain, plain_path)
+#undef ONEPASS_LOADS
+
+#define ONEPASS_STORES(kind)                                                                                     \
+  ONEPASS_HOST void ptx_store16_##kind(void* p, u32x4 v) { onepass_put(p, v, plain_path); }                      \
+  ONEPASS_HOST void ptx_store8_##kind(void* p, u32x2 v) { onepass_put(p, v, plain_path); }                       \
+  ONEPASS_HOST void ptx_store4_##kind(void* p, unsigned v) { onepass_put(p, v, plain_path); }                    \
+  ONEPASS_HOST void ptx_store2_##kind(void* p, unsigned v) { onepass_put(p, (unsigned short)v, plain_path); }    \
+  ONEPASS_HOST void ptx_store1_##kind(void* p, unsigned v) { onepass_put(p, (unsigned char)v, plain_path); }
+ONEPASS_STORES(stream)
+ONEPASS_STORES(plain)
+#undef ONEPASS_STORES

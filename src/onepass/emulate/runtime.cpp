@@ -1,0 +1,515 @@
+// Runs the threads of one CUDA block as fibers on one host thread, and watches every memory access.
+// Compiled without instrumentation and linked into each emulated module, so that a module owns its state.
+#include "runtime.hpp"
+
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+namespace {
+
+constexpr unsigned max_threads = 1024;
+// libm is called on a fiber's stack, and a kernel that spills may hold a row there; 64 KiB holds both, touched lazily.
+constexpr size_t stack_bytes = 64 << 10;
+constexpr uint64_t stack_canary = 0x5ca1ab1e0ddba11ull;
+
+enum Readers : uint8_t { one_thread, one_warp, many_warps };
+enum State : uint8_t { running, at_warp, at_barrier, exited };
+
+struct Fiber {
+  void* stack_pointer;
+  uint64_t site;     // source line of the collective it waits in
+  uint64_t pc;       // return address of that call
+  uint64_t value;    // deposited for the warp, then the lane's result
+  uint32_t mask;     // lanes it waits for
+  int32_t source;    // lane it reads
+  uint8_t operation;
+  State state;
+};
+
+// Who wrote and read a byte of shared memory last, and when. A block never sees stamps of an older one.
+struct Shadow {
+  uint32_t write_epoch, read_epoch;  // value of `epoch` then; 0 means never
+  uint32_t write_warp_epoch, read_warp_epoch;
+  uint16_t writer, reader;
+  uint8_t readers;  // a Readers: who has read it since `read_epoch` began
+};
+
+struct Shared {
+  uintptr_t begin, bytes;
+  Shadow* shadow;
+};
+
+const Launch* launch;
+Fault* fault;
+void* scheduler;  // the scheduler's saved stack pointer
+char* stacks;
+Fiber fibers[max_threads];
+Fiber* current;
+unsigned threads, alive, waiting_at_barrier;
+uint32_t epoch, block_epoch;          // epoch grows at each barrier and each block
+uint32_t warp_epoch[max_threads / 32];  // grows at each completed warp collective
+uint64_t accesses;
+uintptr_t stack_low, module_low, module_high;
+Region* last_region;
+Shared shared[2];  // dynamic, static
+
+}  // namespace
+
+alignas(1024) unsigned char onepass_dynamic_shared[232448];  // the most a block may have (sm_90)
+Index3 onepass_thread, onepass_block;
+Index3 onepass_block_size, onepass_grid_size;
+
+// ---- switching stacks ----
+
+#if defined(__x86_64__)
+asm(R"(
+.text
+.type onepass_switch,@function
+onepass_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size onepass_switch,.-onepass_switch
+)");
+constexpr int return_word = 6;   // after the six saved registers
+constexpr int frame_words = 10;  // 8 read by the switch; a function starts with its stack 8 bytes off a multiple of 16
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.type onepass_switch,%function
+onepass_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+.size onepass_switch,.-onepass_switch
+)");
+constexpr int return_word = 11;  // x30
+constexpr int frame_words = 20;
+#else
+#error "the emulator switches stacks on x86-64 and aarch64 only"
+#endif
+extern "C" void onepass_switch(void** save, void* load);
+
+namespace {
+
+void to_scheduler() { onepass_switch(&current->stack_pointer, scheduler); }
+
+[[noreturn]] void stop(FaultKind kind, uint64_t address, uint64_t bytes, uint64_t pc, int32_t other) {
+  if (fault->kind == no_fault)
+    *fault = Fault{kind, other, onepass_block, onepass_thread, address, bytes, pc - module_low};
+  to_scheduler();
+  __builtin_unreachable();  // an abandoned fiber is never resumed
+}
+
+unsigned thread_number() { return unsigned(current - fibers); }
+
+void enter() {
+  launch->entry(launch->args);
+  current->state = exited;
+  --alive;
+  to_scheduler();
+  __builtin_unreachable();
+}
+
+void prepare_fiber(unsigned i) {
+  char* low = stacks + i * stack_bytes;
+  *reinterpret_cast<uint64_t*>(low) = stack_canary;
+  void** frame = reinterpret_cast<void**>(low + stack_bytes) - frame_words;
+  memset(frame, 0, frame_words * sizeof(void*));
+  frame[return_word] = reinterpret_cast<void*>(&enter);
+  fibers[i] = Fiber{};
+  fibers[i].stack_pointer = frame;
+}
+
+// ---- collectives ----
+
+void finish_exchange(unsigned warp, uint32_t mask) {
+  Fiber* lanes = fibers + warp * 32;
+  uint64_t in[32];
+  uint64_t ballot = 0;
+  for (unsigned l = 0; l < 32; ++l) {
+    if (!(mask >> l & 1)) continue;
+    in[l] = lanes[l].value;
+    ballot |= uint64_t(in[l] != 0) << l;
+  }
+  for (unsigned l = 0; l < 32; ++l) {
+    if (!(mask >> l & 1)) continue;
+    lanes[l].state = running;
+    if (lanes[l].operation == exchange_shuffle) lanes[l].value = in[lanes[l].source];
+    if (lanes[l].operation == exchange_ballot) lanes[l].value = ballot;
+  }
+  ++warp_epoch[warp];
+}
+
+bool everyone_here(unsigned warp, uint32_t mask, uint64_t pc) {
+  Fiber* lanes = fibers + warp * 32;
+  for (unsigned l = 0; l < 32; ++l) {
+    if (!(mask >> l & 1)) continue;
+    const Fiber& f = lanes[l];
+    if (warp * 32 + l >= threads || f.state == exited) stop(shuffle_missing_lane, 0, 0, pc, int(l));
+    if (f.state != at_warp || f.mask != mask) return false;
+  }
+  for (unsigned l = 0; l < 32; ++l)
+    if ((mask >> l & 1) && (lanes[l].site != current->site || lanes[l].operation != current->operation))
+      stop(warp_divergence, 0, 0, pc, int(l));
+  return true;
+}
+
+}  // namespace
+
+uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int source, uint64_t site) {
+  const uint64_t pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  const unsigned t = thread_number(), lane = t % 32, warp = t / 32;
+  if (!(mask >> lane & 1)) stop(shuffle_missing_lane, 0, 0, pc, int(lane));
+  if (operation == exchange_shuffle && !(mask >> source & 1)) stop(shuffle_missing_lane, 0, 0, pc, source);
+  Fiber& f = *current;
+  f.site = site;
+  f.pc = pc;
+  f.value = value;
+  f.mask = mask;
+  f.source = source;
+  f.operation = uint8_t(operation);
+  f.state = at_warp;
+  if (everyone_here(warp, mask, pc))
+    finish_exchange(warp, mask);
+  else
+    to_scheduler();
+  return f.value;
+}
+
+void onepass_barrier(uint64_t site) {
+  Fiber& f = *current;
+  f.site = site;
+  f.pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  f.state = at_barrier;
+  if (++waiting_at_barrier < threads) {
+    to_scheduler();
+    return;
+  }
+  for (unsigned i = 0; i < threads; ++i)
+    if (fibers[i].site != site) stop(barrier_divergence, 0, 0, f.pc, int(i));
+  for (unsigned i = 0; i < threads; ++i) fibers[i].state = running;
+  waiting_at_barrier = 0;
+  ++epoch;
+  ++fault->barriers;
+}
+
+void onepass_trap() { stop(trap, 0, 0, reinterpret_cast<uint64_t>(__builtin_return_address(0)), 0); }
+
+// ---- memory ----
+
+namespace {
+
+// A barrier lies between then and now, or they are one thread's, or one warp's with a collective between.
+bool ordered(uint32_t then_epoch, uint32_t then_warp_epoch, unsigned then_thread, unsigned now_thread) {
+  if (then_epoch < epoch || then_thread == now_thread) return true;
+  const unsigned warp = now_thread / 32;
+  return then_thread / 32 == warp && then_warp_epoch < warp_epoch[warp];
+}
+
+void note_read(Shadow& h, unsigned t) {
+  const uint32_t now = warp_epoch[t / 32];
+  const bool first = h.read_epoch < epoch;
+  if (first || (h.readers != many_warps && h.reader / 32 == t / 32 && h.read_warp_epoch < now)) {
+    h.readers = one_thread;
+    h.reader = uint16_t(t);
+  } else if (h.reader / 32 != t / 32) {
+    h.readers = many_warps;
+  } else if (h.reader != t && h.readers == one_thread) {
+    h.readers = one_warp;
+  }
+  h.read_epoch = epoch;
+  h.read_warp_epoch = now;
+}
+
+bool readers_done(const Shadow& h, unsigned t) {
+  if (h.read_epoch < epoch || h.readers == one_thread)
+    return ordered(h.read_epoch, h.read_warp_epoch, h.reader, t);
+  return h.readers == one_warp && h.reader / 32 == t / 32 && h.read_warp_epoch < warp_epoch[t / 32];
+}
+
+void check_shared(Shared& s, uintptr_t address, uint64_t bytes, bool write, int path, uint64_t pc) {
+  const unsigned t = thread_number();
+  for (uint64_t i = 0; i < bytes; ++i) {
+    Shadow& h = s.shadow[address - s.begin + i];
+    const bool written = h.write_epoch >= block_epoch;
+    if (!write && !written) stop(unwritten_shared, address + i, bytes, pc, -1);
+    // Atomics race by design; what they leave behind is a write like any other.
+    if (path == atomic_path && !write) continue;
+    if (path != atomic_path && written && !ordered(h.write_epoch, h.write_warp_epoch, h.writer, t))
+      stop(shared_race, address + i, bytes, pc, h.writer);
+    if (!write) {
+      note_read(h, t);
+      continue;
+    }
+    if (path != atomic_path && !readers_done(h, t)) stop(shared_race, address + i, bytes, pc, h.reader);
+    h.write_epoch = epoch;
+    h.write_warp_epoch = warp_epoch[t / 32];
+    h.writer = uint16_t(t);
+    h.read_epoch = 0;
+  }
+}
+
+Region* find_region(uintptr_t address, uint64_t bytes) {
+  if (last_region && address >= last_region->begin && address + bytes <= last_region->end) return last_region;
+  for (uint32_t i = 0; i < launch->region_count; ++i) {
+    Region* r = launch->regions + i;
+    if (address >= r->begin && address + bytes <= r->end) return last_region = r;
+  }
+  return nullptr;
+}
+
+void count(Region* r, uint64_t address, uint64_t bytes, bool write, int path, uint64_t pc) {
+  const int32_t index = int32_t(r - launch->regions);
+  if (write && !r->writable) stop(write_to_read_only, address, bytes, pc, index);
+  r->written |= write;
+  r->read_only_loads |= path == read_only_path;
+  if (r->written && r->read_only_loads) stop(read_only_load_of_written, address, bytes, pc, index);
+  (write ? r->write_bytes : r->read_bytes) += bytes;
+  ++(write ? r->writes : r->reads);
+}
+
+void access(uintptr_t address, uint64_t bytes, bool write, bool aligned, int path, uint64_t pc) {
+  if (address - stack_low < stack_bytes) return;
+  if (++accesses > launch->max_accesses) stop(too_many_accesses, address, bytes, pc, 0);
+  if (aligned && (address & (bytes - 1))) stop(misaligned, address, bytes, pc, 0);
+  if (Region* r = find_region(address, bytes)) return count(r, address, bytes, write, path, pc);
+  for (Shared& s : shared)
+    if (address >= s.begin && address + bytes <= s.begin + s.bytes)
+      return check_shared(s, address, bytes, write, path, pc);
+  const uintptr_t args = reinterpret_cast<uintptr_t>(launch->args);
+  if (!write && address >= args && address + bytes <= args + launch->args_bytes) return;
+  const uintptr_t dynamic = reinterpret_cast<uintptr_t>(onepass_dynamic_shared);
+  const bool past_shared = address - dynamic < sizeof onepass_dynamic_shared;
+  if (!past_shared && address >= module_low && address + bytes <= module_high) return;  // __constant__ tables
+  stop(out_of_bounds, address, bytes, pc, past_shared ? -2 : -1);
+}
+
+}  // namespace
+
+Bytes16 onepass_load(const void* from, unsigned bytes, int path) {
+  access(reinterpret_cast<uintptr_t>(from), bytes, false, true, path, reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+  Bytes16 value{};
+  memcpy(&value, from, bytes);
+  return value;
+}
+
+void onepass_store(void* to, Bytes16 value, unsigned bytes, int path) {
+  access(reinterpret_cast<uintptr_t>(to), bytes, true, true, path, reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+  memcpy(to, &value, bytes);
+}
+
+// The compiler's thread-sanitizer instrumentation calls these before each access that may be seen by others.
+extern "C" {
+#define PC reinterpret_cast<uint64_t>(__builtin_return_address(0))
+#define HOOK(name, bytes, write, aligned) \
+  void name(void* p) { access(reinterpret_cast<uintptr_t>(p), bytes, write, aligned, plain_path, PC); }
+HOOK(__tsan_read1, 1, false, true)
+HOOK(__tsan_read2, 2, false, true)
+HOOK(__tsan_read4, 4, false, true)
+HOOK(__tsan_read8, 8, false, true)
+HOOK(__tsan_read16, 16, false, true)
+HOOK(__tsan_write1, 1, true, true)
+HOOK(__tsan_write2, 2, true, true)
+HOOK(__tsan_write4, 4, true, true)
+HOOK(__tsan_write8, 8, true, true)
+HOOK(__tsan_write16, 16, true, true)
+HOOK(__tsan_unaligned_read2, 2, false, false)
+HOOK(__tsan_unaligned_read4, 4, false, false)
+HOOK(__tsan_unaligned_read8, 8, false, false)
+HOOK(__tsan_unaligned_read16, 16, false, false)
+HOOK(__tsan_unaligned_write2, 2, true, false)
+HOOK(__tsan_unaligned_write4, 4, true, false)
+HOOK(__tsan_unaligned_write8, 8, true, false)
+HOOK(__tsan_unaligned_write16, 16, true, false)
+HOOK(__tsan_volatile_read1, 1, false, true)
+HOOK(__tsan_volatile_read2, 2, false, true)
+HOOK(__tsan_volatile_read4, 4, false, true)
+HOOK(__tsan_volatile_read8, 8, false, true)
+HOOK(__tsan_volatile_write1, 1, true, true)
+HOOK(__tsan_volatile_write2, 2, true, true)
+HOOK(__tsan_volatile_write4, 4, true, true)
+HOOK(__tsan_volatile_write8, 8, true, true)
+void __tsan_read_range(void* p, uint64_t n) { access(reinterpret_cast<uintptr_t>(p), n, false, false, plain_path, PC); }
+void __tsan_write_range(void* p, uint64_t n) { access(reinterpret_cast<uintptr_t>(p), n, true, false, plain_path, PC); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit(void*) {}
+#undef HOOK
+#undef PC
+}
+
+// ---- running ----
+
+namespace {
+
+void find_module() {
+  struct Bounds {
+    uintptr_t inside, low, high;
+  } bounds = {reinterpret_cast<uintptr_t>(&find_module), 0, 0};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        Bounds& b = *static_cast<Bounds*>(data);
+        uintptr_t low = ~uintptr_t(0), high = 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& p = info->dlpi_phdr[i];
+          if (p.p_type != PT_LOAD) continue;
+          const uintptr_t start = info->dlpi_addr + p.p_vaddr;
+          if (start < low) low = start;
+          if (start + p.p_memsz > high) high = start + p.p_memsz;
+        }
+        if (b.inside < low || b.inside >= high) return 0;
+        b.low = low;
+        b.high = high;
+        return 1;
+      },
+      &bounds);
+  module_low = bounds.low;
+  module_high = bounds.high;
+}
+
+void set_shared(Shared& s, void* begin, uint64_t bytes) {
+  free(s.shadow);
+  s = Shared{reinterpret_cast<uintptr_t>(begin), bytes, static_cast<Shadow*>(calloc(bytes ? bytes : 1, sizeof(Shadow)))};
+}
+
+Index3 thread_index(unsigned i) {
+  const Index3& n = onepass_block_size;
+  return Index3{i % n.x, i / n.x % n.y, i / (n.x * n.y)};
+}
+
+void poison(Shared& s) {
+  memset(reinterpret_cast<void*>(s.begin), 0xff, s.bytes);  // NaN in every floating type
+}
+
+void report_deadlock() {
+  // Nobody can go on. Name the first thread that waits; tell apart who waits where.
+  unsigned first = threads;
+  for (unsigned i = threads; i-- > 0;)
+    if (fibers[i].state != exited) first = i;
+  const Fiber& f = fibers[first];
+  onepass_thread = thread_index(first);
+  const FaultKind kind = f.state == at_barrier ? barrier_divergence : shuffle_missing_lane;
+  *fault = Fault{kind, -1, onepass_block, onepass_thread, 0, 0, f.pc - module_low};
+}
+
+// Runs every runnable lane of a warp until all of them wait or have exited; says whether any ran.
+bool run_warp(unsigned warp, bool backwards) {
+  bool ran = false;
+  for (bool again = true; again;) {
+    again = false;
+    for (unsigned l = 0; l < 32; ++l) {
+      const unsigned i = warp * 32 + (backwards ? 31 - l : l);
+      if (i >= threads || fibers[i].state != running) continue;
+      current = fibers + i;
+      onepass_thread = thread_index(i);
+      stack_low = reinterpret_cast<uintptr_t>(stacks + i * stack_bytes);
+      onepass_switch(&scheduler, current->stack_pointer);
+      if (*reinterpret_cast<uint64_t*>(stack_low) != stack_canary && fault->kind == no_fault)
+        *fault = Fault{stack_overflow, 0, onepass_block, onepass_thread, stack_low, stack_bytes, 0};
+      if (fault->kind != no_fault) return false;
+      again = ran = true;
+    }
+  }
+  return ran;
+}
+
+bool run_block(bool backwards) {
+  block_epoch = ++epoch;
+  alive = threads;
+  waiting_at_barrier = 0;
+  for (unsigned i = 0; i < threads; ++i) prepare_fiber(i);
+  for (Shared& s : shared) poison(s);
+  const unsigned warps = (threads + 31) / 32;
+  while (alive) {
+    bool ran = false;
+    for (unsigned w = 0; w < warps && fault->kind == no_fault; ++w)
+      ran |= run_warp(backwards ? warps - 1 - w : w, backwards);
+    if (fault->kind == no_fault && !ran) report_deadlock();
+    if (fault->kind != no_fault) return false;
+  }
+  return true;
+}
+
+uint64_t next_random(uint64_t& s) {
+  s += 0x9e3779b97f4a7c15ull;
+  uint64_t z = s;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void onepass_launch(const Launch* l, Fault* out) {
+  launch = l;
+  fault = out;
+  *fault = Fault{};
+  last_region = nullptr;
+  accesses = 0;
+  if (!stacks) {
+    stacks = static_cast<char*>(mmap(nullptr, max_threads * stack_bytes, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    find_module();
+  }
+  onepass_grid_size = l->grid;
+  onepass_block_size = l->block;
+  threads = l->block.x * l->block.y * l->block.z;
+  set_shared(shared[0], onepass_dynamic_shared, l->shared_bytes);
+  set_shared(shared[1], l->static_shared, l->static_shared_bytes);
+  epoch = 0;
+  const uint64_t blocks = uint64_t(l->grid.x) * l->grid.y * l->grid.z;
+  uint64_t* order = static_cast<uint64_t*>(malloc((blocks + 1) * sizeof(uint64_t)));
+  uint64_t random = l->order_seed;
+  for (uint64_t i = 0; i < blocks; ++i) order[i] = i;
+  if (l->order_seed)
+    for (uint64_t i = blocks; i > 1; --i) {
+      const uint64_t j = next_random(random) % i, keep = order[i - 1];
+      order[i - 1] = order[j];
+      order[j] = keep;
+    }
+  for (uint64_t i = 0; i < blocks; ++i) {
+    const uint64_t b = order[i];
+    onepass_block = Index3{uint32_t(b % l->grid.x), uint32_t(b / l->grid.x % l->grid.y),
+                           uint32_t(b / (uint64_t(l->grid.x) * l->grid.y))};
+    if (!run_block(l->order_seed && (next_random(random) & 1))) break;
+  }
+  free(order);
+}

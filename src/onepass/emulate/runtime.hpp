@@ -1,0 +1,68 @@
+// What an emulated kernel, the runtime below it and the Python launcher agree on.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+struct Index3 {
+  uint32_t x, y, z;
+};
+
+// A buffer the kernel may touch, with what the launch did to it.
+struct Region {
+  uint64_t begin, end;
+  uint64_t read_bytes, write_bytes, reads, writes;
+  uint8_t writable, written, read_only_loads, padding[5];
+};
+
+// Launcher and runtime share these numbers: `_KINDS` in faults.py is in this order.
+enum FaultKind : uint32_t {
+  no_fault,
+  out_of_bounds,
+  misaligned,
+  write_to_read_only,
+  read_only_load_of_written,
+  unwritten_shared,
+  shared_race,
+  barrier_divergence,
+  shuffle_missing_lane,
+  warp_divergence,
+  stack_overflow,
+  too_many_accesses,
+  trap,
+};
+
+struct Fault {
+  FaultKind kind;
+  int32_t other;  // the second thread, lane or buffer in play
+  Index3 block, thread;
+  uint64_t address, bytes, pc;
+  uint64_t barriers;  // completed in the whole launch
+};
+
+struct Launch {
+  void (*entry)(const void* args);
+  const void* args;
+  uint64_t args_bytes;
+  Index3 grid, block;
+  void* static_shared;
+  uint64_t static_shared_bytes, shared_bytes;
+  Region* regions;
+  uint64_t region_count;
+  uint64_t order_seed;  // 0 runs blocks and lanes in ascending order
+  uint64_t max_accesses;
+};
+
+enum Exchange : int { exchange_sync, exchange_shuffle, exchange_ballot };
+
+#define ONEPASS_RUNTIME __attribute__((visibility("hidden"), noinline))
+ONEPASS_RUNTIME uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int source, uint64_t site);
+ONEPASS_RUNTIME void onepass_barrier(uint64_t site);
+ONEPASS_RUNTIME void onepass_trap();
+
+// Up to 16 bytes by value: an address handed out would have the compiler instrument the registers too.
+struct Bytes16 {
+  uint64_t low, high;
+};
+enum LoadPath : int { plain_path, read_only_path, atomic_path };
+ONEPASS_RUNTIME Bytes16 onepass_load(const void* from, unsigned bytes, int path);
+ONEPASS_RUNTIME void onepass_store(void* to, Bytes16 value, unsigned bytes, int path);

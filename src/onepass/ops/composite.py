@@ -1,0 +1,339 @@
+"""Ops made of others: each row expands one ATen op into element-wise ops and reductions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from onepass.ops.opdef import Builder, CompositeDef, Value
+
+_TORCH = "PyTorch operator reference"
+
+
+def _all_dims(x: Value, dim: Any) -> list[int]:
+    rank = len(x.shape)
+    dims = list(range(rank)) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
+    return sorted(d % rank for d in dims) if rank else []
+
+
+def _float(b: Builder, x: Value) -> Value:
+    return x if x.kind == "float" else b.refuse("dtype: only floating-point reductions are fused")
+
+
+def _cast_if(b: Builder, x: Value, dtype: Any) -> Value:
+    return x if dtype is None else b.cast(x, dtype)
+
+
+def add(b: Builder, self: Value, other: Value, alpha: Any = 1) -> Value:
+    return b.map("add", self, other if alpha == 1 else b.map("mul", other, alpha))
+
+
+def sub(b: Builder, self: Value, other: Value, alpha: Any = 1) -> Value:
+    return b.map("sub", self, other if alpha == 1 else b.map("mul", other, alpha))
+
+
+def rsub(b: Builder, self: Value, other: Value, alpha: Any = 1) -> Value:
+    return b.map("sub", other, self if alpha == 1 else b.map("mul", self, alpha))
+
+
+def power(b: Builder, self: Value, exponent: Any) -> Value:
+    if self.kind != "float":
+        b.refuse("dtype: integer power")
+    if exponent == 2:
+        return b.map("square", self)
+    if exponent == 3:
+        return b.map("mul", b.map("square", self), self)
+    if exponent == 1:
+        return b.map("copy", self)
+    if exponent == 0.5:
+        return b.map("sqrt", self)
+    if exponent == -0.5:
+        return b.map("rsqrt", self)
+    if exponent == -1:
+        return b.map("reciprocal", self)
+    return b.map("pow", self, exponent)
+
+
+def scalar_power(b: Builder, self: Any, exponent: Value) -> Value:
+    return b.map("pow", self, exponent)
+
+
+def gelu(b: Builder, self: Value, approximate: str = "none") -> Value:
+    return b.map("gelu_tanh" if approximate == "tanh" else "gelu_erf", self)
+
+
+def clamp(b: Builder, self: Value, min: Any = None, max: Any = None) -> Value:
+    low = self if min is None else b.map("maximum", self, min)
+    return low if max is None else b.map("minimum", low, max)
+
+
+def leaky_relu(b: Builder, self: Value, negative_slope: Any = 0.01) -> Value:
+    return b.map("where", b.map("gt", self, 0), self, b.map("mul", self, negative_slope))
+
+
+def elu(b: Builder, self: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
+    scaled = self if input_scale == 1 else b.map("mul", self, input_scale)
+    negative = b.map("mul", b.map("expm1", scaled), alpha)
+    y = b.map("where", b.map("gt", self, 0), self, negative)
+    return y if scale == 1 else b.map("mul", y, scale)
+
+
+def hardsigmoid(b: Builder, self: Value) -> Value:
+    return b.map("div", clamp(b, b.map("add", self, 3), 0, 6), 6)
+
+
+def hardswish(b: Builder, self: Value) -> Value:
+    return b.map("div", b.map("mul", self, clamp(b, b.map("add", self, 3), 0, 6)), 6)
+
+
+def softplus(b: Builder, self: Value, beta: Any = 1, threshold: Any = 20) -> Value:
+    scaled = self if beta == 1 else b.map("mul", self, beta)
+    soft = b.map("softplus", scaled)
+    soft = soft if beta == 1 else b.map("div", soft, beta)
+    return b.map("where", b.map("gt", scaled, threshold), self, soft)
+
+
+def addcmul(b: Builder, self: Value, tensor1: Value, tensor2: Value, value: Any = 1) -> Value:
+    product = b.map("mul", tensor1, tensor2)
+    return b.map("add", self, product if value == 1 else b.map("mul", product, value))
+
+
+def addcdiv(b: Builder, self: Value, tensor1: Value, tensor2: Value, value: Any = 1) -> Value:
+    quotient = b.map("div", tensor1, tensor2)
+    return b.map("add", self, quotient if value == 1 else b.map("mul", quotient, value))
+
+
+def lerp(b: Builder, self: Value, end: Value, weight: Any) -> Value:
+    return b.map("add", self, b.map("mul", b.map("sub", end, self), weight))
+
+
+def masked_fill(b: Builder, self: Value, mask: Value, value: Any) -> Value:
+    return b.map("where", mask, value, self)
+
+
+def _boolean(op: str) -> Any:
+    def expand(b: Builder, self: Value, other: Value) -> Value:
+        if self.kind != "bool" or getattr(other, "kind", "bool") != "bool":
+            b.refuse("dtype: bitwise op on integers")
+        return b.map(op, self, other)
+
+    return expand
+
+
+def bitwise_not(b: Builder, self: Value) -> Value:
+    if self.kind != "bool":
+        b.refuse("dtype: bitwise op on integers")
+    return b.map("logical_not", self)
+
+
+def sum_(b: Builder, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return b.reduce("sum", _float(b, _cast_if(b, self, dtype)), _all_dims(self, dim), keepdim)
+
+
+def mean(b: Builder, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    dims = _all_dims(self, dim)
+    total = sum_(b, self, dims, keepdim, dtype)
+    return b.map("div", total, b.count(self, dims))
+
+
+def amax(b: Builder, self: Value, dim: Any = (), keepdim: bool = False) -> Value:
+    return b.reduce("max", _float(b, self), _all_dims(self, list(dim)), keepdim)
+
+
+def amin(b: Builder, self: Value, dim: Any = (), keepdim: bool = False) -> Value:
+    return b.reduce("min", _float(b, self), _all_dims(self, list(dim)), keepdim)
+
+
+def _moments(b: Builder, x: Value, dims: list[int], correction: Any) -> tuple[Value, Value, Value]:
+    """Mean, centred x and variance, the statistics with kept dimensions."""
+    n = b.count(x, dims)
+    average = b.map("div", b.reduce("sum", x, dims, True), n)
+    centred = b.map("sub", x, average)
+    squares = b.reduce("sum", b.map("square", centred), dims, True)
+    if correction and not isinstance(n, int):
+        b.refuse("data-dependent shape: variance correction over a symbolic size")
+    divisor = max(n - correction, 0) if correction else n
+    return average, centred, b.map("div", squares, divisor)
+
+
+def _drop(b: Builder, x: Value, dims: list[int], keepdim: bool) -> Value:
+    return x if keepdim else b.squeeze(x, dims)
+
+
+def var_mean(
+    b: Builder, self: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False
+) -> tuple[Value, Value]:
+    dims = _all_dims(self, dim)
+    average, _, variance = _moments(b, _float(b, self), dims, 1 if correction is None else correction)
+    return _drop(b, variance, dims, keepdim), _drop(b, average, dims, keepdim)
+
+
+def var(b: Builder, self: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Value:
+    return var_mean(b, self, dim, correction, keepdim)[0]
+
+
+def vector_norm(
+    b: Builder, self: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    x, dims = _float(b, _cast_if(b, self, dtype)), _all_dims(self, dim)
+    if ord == 2:
+        return b.map("sqrt", b.reduce("sum", b.map("square", x), dims, keepdim))
+    if ord == 1:
+        return b.reduce("sum", b.map("abs", x), dims, keepdim)
+    if ord == math.inf:
+        return b.reduce("max", b.map("abs", x), dims, keepdim)
+    return b.refuse(f"unsupported op: vector norm of order {ord}")
+
+
+def layer_norm(
+    b: Builder, input: Value, normalized_shape: Any, weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    rank = len(input.shape)
+    dims = list(range(rank - len(normalized_shape), rank))
+    average, centred, variance = _moments(b, _float(b, input), dims, 0)
+    rstd = b.map("rsqrt", b.map("add", variance, eps))
+    y = b.map("mul", centred, rstd)
+    y = y if weight is None else b.map("mul", y, weight)
+    return (y if bias is None else b.map("add", y, bias)), average, rstd
+
+
+def rms_norm(
+    b: Builder, input: Value, normalized_shape: Any, weight: Value | None, eps: float | None
+) -> tuple[Value, Value]:
+    rank = len(input.shape)
+    dims = list(range(rank - len(normalized_shape), rank))
+    x = _float(b, input)
+    squares = b.map("div", b.reduce("sum", b.map("square", x), dims, True), b.count(x, dims))
+    rstd = b.map("rsqrt", b.map("add", squares, 2.0**-23 if eps is None else eps))
+    y = b.map("mul", x, rstd)
+    return (y if weight is None else b.map("mul", y, weight)), rstd
+
+
+def softmax(b: Builder, self: Value, dim: int, half_to_float: bool = False) -> Value:
+    dims = _all_dims(self, dim)
+    largest = b.reduce("max", _float(b, self), dims, True)
+    e = b.map("exp", b.map("sub", self, largest))
+    return b.map("div", e, b.reduce("sum", e, dims, True))
+
+
+def log_softmax(b: Builder, self: Value, dim: int, half_to_float: bool = False) -> Value:
+    dims = _all_dims(self, dim)
+    centred = b.map("sub", _float(b, self), b.reduce("max", self, dims, True))
+    total = b.reduce("sum", b.map("exp", centred), dims, True)
+    return b.map("sub", centred, b.map("log", total))
+
+
+def to_copy(b: Builder, self: Value, dtype: Any = None, **layout: Any) -> Value:
+    return b.map("copy", self) if dtype is None else b.cast(self, dtype)
+
+
+def convert(b: Builder, a: Value, dtype: Any) -> Value:
+    return b.cast(a, dtype)
+
+
+def clone(b: Builder, self: Value, memory_format: Any = None) -> Value:
+    return b.map("copy", self)
+
+
+def dropout(b: Builder, input: Value, p: float, train: bool | None) -> tuple[Value, Value]:
+    if train is not False and p != 0:
+        b.refuse("random: dropout draws numbers")
+    return b.map("copy", input), b.constant(input.shape, True, torch.bool)
+
+
+def full(b: Builder, size: Any, fill_value: Any, dtype: Any = None, **layout: Any) -> Value:
+    inferred = torch.bool if isinstance(fill_value, bool) else torch.int64 if isinstance(fill_value, int) else None
+    return b.constant(size, fill_value, dtype or inferred or torch.get_default_dtype())
+
+
+def _filled(value: Any) -> Any:
+    def expand(b: Builder, size: Any, dtype: Any = None, **layout: Any) -> Value:
+        return b.constant(size, value, dtype or torch.get_default_dtype())
+
+    return expand
+
+
+def _filled_like(value: Any) -> Any:
+    def expand(b: Builder, self: Any, size: Any = None, dtype: Any = None, **layout: Any) -> Value:
+        return b.constant(self.shape if size is None else size, value, dtype or self.torch_dtype)
+
+    return expand
+
+
+def full_like(b: Builder, self: Any, fill_value: Any, dtype: Any = None, **layout: Any) -> Value:
+    return b.constant(self.shape, fill_value, dtype or self.torch_dtype)
+
+
+def scalar_tensor(b: Builder, s: Any, dtype: Any = None, **layout: Any) -> Value:
+    return b.constant((), s, dtype or torch.get_default_dtype())
+
+
+def arange(b: Builder, end: Any, start: Any = 0, step: Any = 1, dtype: Any = None, **layout: Any) -> Value:
+    if any(isinstance(x, float) for x in (start, end, step)) or (dtype is not None and dtype.is_floating_point):
+        b.refuse("dtype: floating-point arange")
+    if step != 1:
+        b.refuse("unsupported op: arange with a step")
+    return b.iota(end - start, start, step)
+
+
+def embedding(b: Builder, weight: Value, indices: Value, padding_idx: int = -1, *_: Any, **__: Any) -> Value:
+    return b.gather(weight, indices)
+
+
+def concatenate(b: Builder, tensors: list[Value], dim: int = 0) -> Value:
+    return b.concatenate(tensors, dim)
+
+
+COMPOSITES: tuple[CompositeDef, ...] = (
+    CompositeDef("add", ("add.Tensor", "add.Scalar"), add, "x + alpha y", _TORCH),
+    CompositeDef("sub", ("sub.Tensor", "sub.Scalar"), sub, "x - alpha y", _TORCH),
+    CompositeDef("rsub", ("rsub.Tensor", "rsub.Scalar"), rsub, "y - alpha x", _TORCH),
+    CompositeDef("pow", ("pow.Tensor_Scalar",), power, "x to a constant power", _TORCH),
+    CompositeDef("pow_scalar", ("pow.Scalar",), scalar_power, "a constant to the power x", _TORCH),
+    CompositeDef("gelu", ("gelu.default",), gelu, "GELU, erf or tanh form", "arXiv:1606.08415"),
+    CompositeDef("clamp", ("clamp.default", "clamp.Tensor", "hardtanh.default"), clamp, "min(max(x, a), b)", _TORCH),
+    CompositeDef("clamp_min", ("clamp_min.default", "clamp_min.Tensor"), clamp, "max(x, a)", _TORCH),
+    CompositeDef("clamp_max", ("clamp_max.default", "clamp_max.Tensor"), clamp, "min(x, b)", _TORCH),
+    CompositeDef("leaky_relu", ("leaky_relu.default",), leaky_relu, "x, or slope x below zero", _TORCH),
+    CompositeDef("elu", ("elu.default",), elu, "x, or alpha (exp x - 1) below zero", "arXiv:1511.07289"),
+    CompositeDef("hardsigmoid", ("hardsigmoid.default",), hardsigmoid, "min(max(x + 3, 0), 6) / 6", _TORCH),
+    CompositeDef("hardswish", ("hardswish.default",), hardswish, "x hardsigmoid(x)", "arXiv:1905.02244"),
+    CompositeDef("softplus", ("softplus.default",), softplus, "log(1 + exp(beta x)) / beta", _TORCH),
+    CompositeDef("addcmul", ("addcmul.default",), addcmul, "x + value y z", _TORCH),
+    CompositeDef("addcdiv", ("addcdiv.default",), addcdiv, "x + value y / z", _TORCH),
+    CompositeDef("lerp", ("lerp.Tensor", "lerp.Scalar"), lerp, "x + weight (y - x)", _TORCH),
+    CompositeDef("masked_fill", ("masked_fill.Scalar", "masked_fill.Tensor"), masked_fill,
+                 "value where the mask holds, else x", _TORCH),
+    CompositeDef("bitwise_and", ("bitwise_and.Tensor",), _boolean("logical_and"), "x and y, for booleans", _TORCH),
+    CompositeDef("bitwise_or", ("bitwise_or.Tensor",), _boolean("logical_or"), "x or y, for booleans", _TORCH),
+    CompositeDef("bitwise_not", ("bitwise_not.default",), bitwise_not, "not x, for booleans", _TORCH),
+    CompositeDef("sum", ("sum.dim_IntList", "sum.default"), sum_, "sum along dimensions", _TORCH),
+    CompositeDef("mean", ("mean.dim", "mean.default"), mean, "mean along dimensions", _TORCH),
+    CompositeDef("amax", ("amax.default",), amax, "largest element along dimensions", _TORCH),
+    CompositeDef("amin", ("amin.default",), amin, "smallest element along dimensions", _TORCH),
+    CompositeDef("var_mean", ("var_mean.correction",), var_mean, "variance and mean, centred", _TORCH),
+    CompositeDef("var", ("var.correction",), var, "variance, centred", _TORCH),
+    CompositeDef("vector_norm", ("linalg_vector_norm.default",), vector_norm, "1-, 2- or infinity-norm", _TORCH),
+    CompositeDef("layer_norm", ("native_layer_norm.default",), layer_norm,
+                 "(x - mean) rstd weight + bias, with its statistics", "arXiv:1607.06450"),
+    CompositeDef("rms_norm", ("_fused_rms_norm.default",), rms_norm, "x rstd weight, with rstd", "arXiv:1910.07467"),
+    CompositeDef("softmax", ("_softmax.default",), softmax, "exp(x - max) / sum", _TORCH),
+    CompositeDef("log_softmax", ("_log_softmax.default",), log_softmax, "x - max - log(sum exp(x - max))", _TORCH),
+    CompositeDef("to_copy", ("_to_copy.default",), to_copy, "a cast", _TORCH),
+    CompositeDef("convert", ("prims.convert_element_type.default",), convert, "a cast", _TORCH),
+    CompositeDef("clone", ("clone.default", "lift_fresh_copy.default"), clone, "a copy", _TORCH),
+    CompositeDef("dropout", ("native_dropout.default",), dropout, "identity outside training", "JMLR 15 (2014) 1929"),
+    CompositeDef("full", ("full.default",), full, "a constant", _TORCH),
+    CompositeDef("zeros", ("zeros.default",), _filled(0), "zeros", _TORCH),
+    CompositeDef("ones", ("ones.default",), _filled(1), "ones", _TORCH),
+    CompositeDef("zeros_like", ("zeros_like.default", "new_zeros.default"), _filled_like(0), "zeros", _TORCH),
+    CompositeDef("ones_like", ("ones_like.default", "new_ones.default"), _filled_like(1), "ones", _TORCH),
+    CompositeDef("full_like", ("full_like.default",), full_like, "a constant", _TORCH),
+    CompositeDef("scalar_tensor", ("scalar_tensor.default",), scalar_tensor, "a constant", _TORCH),
+    CompositeDef("arange", ("arange.default", "arange.start", "arange.start_step"), arange,
+                 "start, start + 1, …", _TORCH),
+    CompositeDef("embedding", ("embedding.default",), embedding, "rows of a table", _TORCH),
+    CompositeDef("cat", ("cat.default",), concatenate, "pieces one after the other", _TORCH),
+)

@@ -1,0 +1,114 @@
+"""The rows of the vocabulary: what one op is, for the capture, the printers, the analysis and the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, Protocol
+
+Reference = Callable[..., Any]
+
+
+class Value(Protocol):
+    """A tensor inside an expansion."""
+
+    @property
+    def shape(self) -> tuple[Any, ...]: ...
+
+    @property
+    def kind(self) -> str:
+        """Compute class: float, int or bool."""
+
+
+class Builder(Protocol):
+    """What an expansion may do; the capture and the tests each bring one."""
+
+    def map(self, op: str, *operands: Value | Any) -> Value:
+        """An element-wise op over broadcast operands; numbers are taken as they are."""
+
+    def reduce(self, op: str, x: Value, dims: list[int], keepdim: bool) -> Value:
+        """A reduction along ``dims``."""
+
+    def squeeze(self, x: Value, dims: list[int]) -> Value:
+        """x without its dimensions of size one at ``dims``."""
+
+    def count(self, x: Value, dims: list[int]) -> Any:
+        """The number of elements along ``dims``, maybe symbolic."""
+
+    def cast(self, x: Value, dtype: Any) -> Value:
+        """x as ``dtype`` (a ``torch.dtype``)."""
+
+    def constant(self, shape: Any, value: Any, dtype: Any) -> Value:
+        """A tensor with one value everywhere."""
+
+    def iota(self, size: Any, start: Any, step: Any) -> Value:
+        """start, start + step, …"""
+
+    def gather(self, table: Value, index: Value) -> Value:
+        """Rows of a two-dimensional table."""
+
+    def concatenate(self, pieces: list[Value], dim: int) -> Value:
+        """Pieces one after the other along ``dim``."""
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Leaves the op to PyTorch, with the reason."""
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """One element-wise op.
+
+    ``args`` names the operands by their names in the ATen schema, in order; an operand may be a tensor or a
+    scalar. ``expr`` is the C expression both targets print, with ``{0}``, ``{1}`` for the operands; ``expr_half``
+    replaces it where the result is only needed at 16-bit precision. ``result`` is the compute class of the value:
+    a class by name, or ``same`` (that of the operands). ``operands`` restricts the operands: ``float`` converts
+    integers and booleans first, ``any`` takes the widest class among them, ``bool`` needs booleans.
+
+    Units: ``flops`` are the operations counted for arithmetic intensity; ``cost`` is issued instructions and
+    ``special`` special-function instructions an element at fp32 on NVIDIA GPUs.
+    """
+
+    name: str
+    args: tuple[str, ...]
+    aten: tuple[str, ...]
+    expr: str
+    reference: Reference
+    doc: str
+    source: str
+    expr_half: str | None = None
+    result: Literal["same", "float", "bool", "int"] = "same"
+    operands: Literal["any", "float", "bool", "condition"] = "any"
+    flops: int = 1
+    cost: int = 1
+    special: int = 0
+    cost_half: int | None = None
+    domain: tuple[float, float] = (-4.0, 4.0)
+
+
+@dataclass(frozen=True)
+class ReductionDef:
+    """One reduction: ``identity`` to start from, ``combine`` as a C expression of ``{0}`` and ``{1}``.
+
+    ``group`` names the prelude function that combines the partial values of the lanes that share a row.
+    """
+
+    name: str
+    identity: str
+    combine: str
+    group: str
+    reference: Reference
+    doc: str
+    source: str
+    flops: int = 1
+    cost: int = 1
+
+
+@dataclass(frozen=True)
+class CompositeDef:
+    """An op made of others: ``expand(builder, **arguments by schema name)`` gives its value or values."""
+
+    name: str
+    aten: tuple[str, ...]
+    expand: Callable[..., Any]
+    doc: str
+    source: str

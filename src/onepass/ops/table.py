@@ -1,0 +1,34 @@
+"""The tables by name and by ATen overload. Rows are gathered here and nowhere else."""
+
+from __future__ import annotations
+
+from onepass.ops.composite import COMPOSITES
+from onepass.ops.elementwise import ELEMENTWISE
+from onepass.ops.opdef import CompositeDef, OpDef, ReductionDef
+from onepass.ops.reduce import REDUCTIONS
+
+OPS: dict[str, OpDef] = {op.name: op for op in ELEMENTWISE}
+REDUCE: dict[str, ReductionDef] = {op.name: op for op in REDUCTIONS}
+BY_ATEN: dict[str, OpDef | CompositeDef] = {
+    **{aten: op for op in ELEMENTWISE for aten in op.aten},
+    **{aten: op for op in COMPOSITES for aten in op.aten},
+}
+
+# ATen ops that only change how a tensor is addressed. They become addresses, not nodes.
+VIEWS: frozenset[str] = frozenset({
+    "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default", "transpose.int", "t.default",
+    "permute.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "expand.default",
+    "slice.Tensor", "select.int", "narrow.default", "alias.default", "detach.default", "split.Tensor",
+    "split_with_sizes.default", "chunk.default", "unbind.int", "as_strided.default", "diagonal.default",
+    "unfold.default", "view.dtype", "lift_fresh.default",
+})
+
+# ATen ops bound by arithmetic, not by memory: they stay with PyTorch whatever surrounds them.
+COMPUTE_BOUND: frozenset[str] = frozenset({
+    "mm.default", "bmm.default", "addmm.default", "baddbmm.default", "dot.default", "mv.default", "addmv.default",
+    "linear.default", "matmul.default", "convolution.default", "conv1d.default", "conv2d.default", "einsum.default",
+    "_scaled_dot_product_flash_attention.default", "_scaled_dot_product_flash_attention_for_cpu.default",
+    "_scaled_dot_product_efficient_attention.default", "_scaled_dot_product_cudnn_attention.default",
+    "_scaled_dot_product_attention_math.default", "scaled_dot_product_attention.default", "_addmm_activation.default",
+    "_scaled_mm.default", "_int_mm.default", "attention.default", "mkldnn_linear_pointwise.default",
+})

@@ -1,0 +1,229 @@
+"""Cluster → Kernel IR: phases, what is kept between them and what is computed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from onepass.ir.cluster import Cluster, Iota, Load, Map, Node, Reduce, Select, operands
+from onepass.ir.kernel import (
+    Access,
+    Accumulate,
+    Choose,
+    Column,
+    ColumnLoop,
+    Compute,
+    IotaValue,
+    Keep,
+    Kept,
+    Kernel,
+    LoadValue,
+    ReduceRow,
+    RowBlock,
+    Stage,
+    Statement,
+    StoreValue,
+)
+from onepass.ir.symbol import Poly
+from onepass.ops.table import OPS
+from onepass.plan.spaces import Layout, Refusal, Strides, table_stride
+
+# A value from an earlier phase is computed again when that costs at most this many instructions an element and one load:
+# holding it costs a register an element, or a store and a load of four bytes. exp (6) is held, x - mean is not.
+RECOMPUTE_COST = 5
+
+
+def lower(cluster: Cluster, layout: Layout) -> Kernel | Refusal:
+    """The kernel of a cluster, or why there is none."""
+    return _Lowering(cluster, layout).run()
+
+
+@dataclass
+class _Lowering:
+    cluster: Cluster
+    layout: Layout
+    short: dict[str, str] = field(default_factory=dict)  # node → identifier
+    accesses: dict[str, Access] = field(default_factory=dict)
+    wide: dict[str, bool] = field(default_factory=dict)  # node → differs from column to column
+    phase: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> Kernel | Refusal:
+        self.nodes = {n.name: n for n in self.cluster.nodes}
+        self.inside = self.cluster.space.inner != 1 and self.cluster.reduces
+        for i, node in enumerate(self.cluster.nodes):
+            self.short[node.name] = f"v{i}"
+            self.place(node)
+        refused = self.address()
+        if refused:
+            return refused
+        stages = self.stages()
+        kept = tuple(dict.fromkeys(s.value for stage in stages if isinstance(stage, ColumnLoop)
+                                   for s in stage.body if isinstance(s, Keep)))
+        floats = [self.cluster.tensors[s.tensor].dtype for s in self.cluster.stores
+                  if self.cluster.tensors[s.tensor].dtype.kind == "float"]
+        half = bool(floats) and all(d.nbytes == 2 for d in floats)
+        symbols = sorted({name for n in self.cluster.nodes if isinstance(n, Map)
+                          for o in n.operands if isinstance(o, Poly) for name in o.names})
+        return Kernel(self.cluster.name, tuple(self.accesses.values()), tuple(stages), self.layout.outer,
+                      self.layout.reduced, self.layout.inner, "inner" if self.inside else "reduced", kept, half,
+                      tuple(symbols))
+
+    def place(self, node: Node) -> None:
+        """Where a node's value differs, and the phase it is known in."""
+        if isinstance(node, (Load, Iota)):
+            strides = self.layout.accesses[node.name]
+            window = isinstance(node, Load) and node.window is not None
+            self.wide[node.name] = node.level == "full" and (strides.reduced != 0 or window)
+            self.phase[node.name] = max((self.phase[o] for o in operands(node)), default=0)
+        elif isinstance(node, Reduce):
+            self.wide[node.name] = False
+            self.phase[node.name] = self.phase[node.operand] + 1
+        else:
+            inputs = list(operands(node))
+            self.wide[node.name] = isinstance(node, Select) or any(self.wide[o] for o in inputs)
+            self.phase[node.name] = max((self.phase[o] for o in inputs), default=0)
+
+    # Addresses
+
+    def address(self) -> str:
+        last = max(self.phase.values(), default=0)
+        for node in self.cluster.nodes:
+            if not isinstance(node, Load):
+                continue
+            access = self.access(f"x{len(self.accesses)}", node.tensor, self.layout.accesses[node.name])
+            if node.index is not None:
+                if self.wide[node.index] or self.inside or node.table is None:
+                    return "space_mismatch: a gather whose index changes along the row"
+                step = table_stride(self.cluster, node)
+                if step is None:
+                    return "space_mismatch: no address for the table"
+                access = replace(access, index=self.short[node.index], table=(node.table[0], step))
+            access = replace(access, window=node.window, resident=self.wide[node.name] and last > 0)
+            self.accesses[node.name] = access
+        for i, store in enumerate(self.cluster.stores):
+            key = f"store:{store.tensor}"
+            self.accesses[key] = self.access(f"y{i}", store.tensor, self.layout.accesses[key])
+        return ""
+
+    def access(self, name: str, tensor: str, strides: Strides) -> Access:
+        step = strides.inner if self.inside else strides.reduced
+        column: Column = "zero" if step == 0 else "unit" if step == 1 else "strided"
+        return Access(name, tensor, self.cluster.tensors[tensor].dtype, strides.outer, column, step,
+                      strides.reduced if self.inside else 0, strides.offset)
+
+    # Stages
+
+    def stages(self) -> list[Stage]:
+        last = max([*(self.phase[s.value] for s in self.cluster.stores)], default=0)
+        self.keep: set[str] = set()
+        for p in range(1, last + 1):
+            self.needs(p)
+        stages: list[Stage] = []
+        done: set[str] = set()
+        for p in range(last + 1):
+            row = self.rows(p, done)
+            if row:
+                stages.append(RowBlock(tuple(row)))
+            loop = self.loop(p)
+            if loop:
+                stages.append(ColumnLoop(tuple(loop)))
+            stages.extend(ReduceRow(self.short[n.name], n.op) for n in self.cluster.nodes
+                          if isinstance(n, Reduce) and self.phase[n.name] == p + 1)
+        return stages
+
+    def goals(self, p: int) -> tuple[list[Reduce], list[tuple[str, str]]]:
+        """What the column loop of a phase is for: reductions, and (store, value)."""
+        reductions = [n for n in self.cluster.nodes if isinstance(n, Reduce) and self.phase[n.name] == p + 1]
+        stores = [(f"store:{s.tensor}", s.value) for s in self.cluster.stores
+                  if s.level == "full" and self.phase[s.value] == p]
+        return reductions, stores
+
+    def needs(self, p: int) -> None:
+        """Decides what earlier phases must hold for this one."""
+        reductions, stores = self.goals(p)
+        stack = [n.operand for n in reductions] + [v for _, v in stores]
+        seen: set[str] = set()
+        while stack:
+            name = stack.pop()
+            if name in seen or not self.wide[name]:
+                continue
+            seen.add(name)
+            node = self.nodes[name]
+            if not isinstance(node, (Load, Iota)) and self.phase[name] < p and self.expensive(name):
+                self.keep.add(name)
+            else:
+                stack.extend(operands(node))
+
+    def expensive(self, name: str) -> bool:
+        cost = loads = 0
+        stack, seen = [name], set[str]()
+        while stack:
+            current = stack.pop()
+            if current in seen or not self.wide[current]:
+                continue
+            seen.add(current)
+            node = self.nodes[current]
+            if current != name and current in self.keep:
+                loads += 1
+                continue
+            if isinstance(node, Load):
+                loads += any(s != 0 for s in self.layout.accesses[current].outer) or node.window is not None
+            elif isinstance(node, Map):
+                cost += OPS[node.op].cost
+            stack.extend(operands(node))
+        return cost > RECOMPUTE_COST or loads > 1
+
+    def rows(self, p: int, done: set[str]) -> list[Statement]:
+        """Row-level values first known in a phase, and row-level stores."""
+        body: list[Statement] = []
+        for node in self.cluster.nodes:
+            ready = self.phase[node.name] == p and not self.wide[node.name] and not isinstance(node, Reduce)
+            if ready and node.name not in done:
+                body.append(self.statement(node))
+                done.add(node.name)
+        body.extend(StoreValue(self.accesses[f"store:{s.tensor}"].name, self.short[s.value])
+                    for s in self.cluster.stores if s.level == "row" and self.phase[s.value] == p)
+        return body
+
+    def loop(self, p: int) -> list[Statement]:
+        reductions, stores = self.goals(p)
+        body: list[Statement] = []
+        done: set[str] = set()
+
+        def need(name: str) -> None:
+            if name in done or not self.wide[name]:
+                return
+            done.add(name)
+            node = self.nodes[name]
+            if name in self.keep and self.phase[name] < p:
+                body.append(Kept(self.short[name], node.kind))
+                return
+            for operand in operands(node):
+                need(operand)
+            body.append(self.statement(node))
+            if name in self.keep:
+                body.append(Keep(self.short[name]))
+
+        for node in reductions:
+            need(node.operand)
+        for _, value in stores:
+            need(value)
+        for name in self.keep:
+            if self.phase[name] == p:
+                need(name)
+        body.extend(Accumulate(self.short[n.name], n.op, self.short[n.operand]) for n in reductions)
+        body.extend(StoreValue(self.accesses[key].name, self.short[value]) for key, value in stores)
+        return body
+
+    def statement(self, node: Node) -> Statement:
+        name = self.short[node.name]
+        if isinstance(node, Load):
+            return LoadValue(name, self.accesses[node.name].name, node.kind)
+        if isinstance(node, Iota):
+            strides = self.layout.accesses[node.name]
+            return IotaValue(name, node.start + strides.offset, strides.outer, strides.reduced, node.kind)
+        assert not isinstance(node, Reduce)
+        names = tuple(self.short[o] if isinstance(o, str) else o for o in node.operands)
+        if isinstance(node, Select):
+            return Choose(name, names, node.bounds, node.kind)
+        return Compute(name, node.op, names, node.kind)
+

@@ -1,0 +1,355 @@
+"""Two clusters in one space, and a cluster's space as loops: which sizes, which stride each access takes along each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from onepass.ir.address import (
+    Dim,
+    View,
+    coalesce,
+    compose,
+    compose_window,
+    contiguous,
+    is_identity,
+    refine,
+    split,
+)
+from onepass.ir.cluster import Cluster, Iota, Level, Load, Node, Reduce, Select, Space, Store, operands
+from onepass.ir.symbol import Size
+
+
+@dataclass(frozen=True)
+class Strides:
+    """How one access moves: elements per step along each outer dimension, along reduced and along inner."""
+
+    outer: tuple[Size, ...]
+    reduced: Size
+    inner: Size
+    offset: Size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A cluster's space as loops. ``accesses`` is keyed by node name, or by ``store:`` and the tensor's name."""
+
+    outer: tuple[Size, ...]
+    reduced: Size
+    inner: Size
+    accesses: dict[str, Strides]
+
+
+Refusal = str  # a reason code and words
+
+
+# One space
+
+
+def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
+    """Both in one cluster; tensors between them become values. A reason where that can't be."""
+    placed = _place(producer, consumer)
+    if isinstance(placed, str):
+        return _inline(producer, consumer) if not producer.reduces else placed
+    space, first, second = placed
+    nodes = [_relevel(n, first) for n in producer.nodes]
+    stores = {s.tensor: _restore(s, first) for s in producer.stores}
+    renamed: dict[str, str] = {}
+    for node in consumer.nodes:
+        moved = _relevel(_rename(node, renamed), second)
+        store = stores.get(moved.tensor) if isinstance(moved, Load) else None
+        if store is None:
+            nodes.append(moved)
+        elif (value := _direct(store, moved, space)) is not None:
+            renamed[node.name] = value
+        else:
+            grafted = _graft(nodes, store, moved, space)
+            if isinstance(grafted, str):
+                return grafted
+            nodes, renamed[node.name] = grafted
+    after = [_restore(replace(s, value=renamed.get(s.value, s.value)), second) for s in consumer.stores]
+    return tidy(Cluster(
+        f"{producer.name}+{consumer.name}", space, tuple(nodes), (*stores.values(), *after),
+        (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
+    ))
+
+
+Levels = dict[Level, Level]
+_KEEP: Levels = {"full": "full", "row": "row"}
+_LOWER: Levels = {"full": "row"}
+
+
+def _place(a: Cluster, b: Cluster) -> tuple[Space, Levels, Levels] | Refusal:
+    """The common space, and what each cluster's levels become in it."""
+    if a.space.numel == b.space.numel:
+        if a.reduces and b.reduces:
+            if (a.space.outer, a.space.reduced) == (b.space.outer, b.space.reduced):
+                return a.space, _KEEP, _KEEP
+            return "space_mismatch: reductions along different dimensions"
+        return (a.space if a.reduces else b.space), _KEEP, _KEEP
+    if a.reduces and not b.reduces and b.space.numel == a.space.rows:
+        return a.space, _KEEP, _LOWER
+    if b.reduces and not a.reduces and a.space.numel == b.space.rows:
+        return b.space, _LOWER, _KEEP
+    return "space_mismatch: spaces of different size"
+
+
+def _relevel(node: Node, levels: Levels) -> Node:
+    return node if isinstance(node, Reduce) else replace(node, level=levels[node.level])
+
+
+def _restore(store: Store, levels: Levels) -> Store:
+    return replace(store, level=levels[store.level])
+
+
+def _rename(node: Node, names: dict[str, str]) -> Node:
+    if not names:
+        return node
+    if isinstance(node, Load):
+        return replace(node, index=names.get(node.index, node.index)) if node.index else node
+    if isinstance(node, Iota):
+        return node
+    if isinstance(node, Reduce):
+        return replace(node, operand=names.get(node.operand, node.operand))
+    return replace(node, operands=tuple(names.get(o, o) if isinstance(o, str) else o for o in node.operands))
+
+
+def _direct(store: Store, load: Load, space: Space) -> str | None:
+    """The stored value itself, when the load sees at each index what was stored there."""
+    if load.window is not None or load.index is not None:
+        return None
+    walk = _through(store, load)
+    if walk is None:
+        return None
+    if store.level == load.level:
+        return store.value if is_identity(walk) else None
+    if store.level == "row" and load.level == "full" and space.outer is not None and space.reduced is not None:
+        spread = View(((space.outer, space.inner), (space.reduced, 0), (space.inner, 1)))
+        return store.value if _equal_walk(walk, spread) else None
+    return None
+
+
+def _through(store: Store, load: Load) -> View | None:
+    """The load's index → the index of the stored value."""
+    if is_identity(store.view):
+        return load.view
+    back = _inverse(store.view)
+    if back is None:
+        return None
+    return compose_window(back, load.view, load.window) if load.window else compose(back, load.view)
+
+
+def _inverse(view: View) -> View | None:
+    """The inverse of a walk that visits each element of a tensor once."""
+    if view.offset != 0:
+        return None
+    index = contiguous(view.sizes).dims
+    dims = [(stride, size, back) for (size, stride), (_, back) in zip(view.dims, index, strict=True) if size != 1]
+    ordered: list[tuple[Size, Size]] = []
+    step: Size = 1
+    while dims:
+        found = next((d for d in dims if d[0] == step), None)
+        if found is None:
+            return None
+        dims.remove(found)
+        ordered.append((found[1], found[2]))
+        step = step * found[1]
+    return View(tuple(reversed(ordered)))
+
+
+def _equal_walk(a: View, b: View) -> bool:
+    common = refine([coalesce(a.dims), coalesce(b.dims)])
+    if common is None or a.offset != b.offset:
+        return False
+    return all(x == y for x, y in zip(*common[1], strict=True))
+
+
+def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
+    """A producer without reductions computed again where the consumer reads it, through the consumer's addresses."""
+    nodes: list[Node] = []
+    stores = {s.tensor: s for s in producer.stores}
+    renamed: dict[str, str] = {}
+    for node in consumer.nodes:
+        node = _rename(node, renamed)
+        store = stores.get(node.tensor) if isinstance(node, Load) else None
+        if store is None or not isinstance(node, Load):
+            nodes.append(node)
+            continue
+        grafted = _graft([*producer.nodes, *nodes], store, node, consumer.space)
+        if isinstance(grafted, str):
+            return grafted
+        nodes = grafted[0][len(producer.nodes):]
+        renamed[node.name] = grafted[1]
+    after = tuple(replace(s, value=renamed.get(s.value, s.value)) for s in consumer.stores)
+    return tidy(Cluster(
+        f"{producer.name}>{consumer.name}", consumer.space, tuple(nodes), after,
+        (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
+    ))
+
+
+def _graft(nodes: list[Node], store: Store, load: Load, space: Space) -> tuple[list[Node], str] | Refusal:
+    """Copies of the nodes behind a stored value, addressed as ``load`` addresses it."""
+    if load.index is not None:
+        return "space_mismatch: a computed table is gathered from"
+    walk = _through(store, load)
+    if walk is None:
+        return "space_mismatch: the address can't be followed through the store"
+    by_name = {n.name: n for n in nodes}
+    copies: dict[str, str] = {}
+    added: list[Node] = []
+
+    def copy(name: str) -> str | Refusal:
+        if name in copies:
+            return copies[name]
+        node = by_name[name]
+        if isinstance(node, (Reduce, Select)) or node.level != store.level:
+            return "!space_mismatch: a reduction or concatenation is read through another address"
+        for operand in operands(node):
+            if (done := copy(operand)).startswith("!"):
+                return done
+        fresh = f"{load.name}/{name}"
+        moved = replace(_rename(node, copies), name=fresh, level=load.level)
+        if isinstance(moved, (Load, Iota)):
+            over = compose_window(moved.view, walk, load.window) if load.window else compose(moved.view, walk)
+            if over is None:
+                return "!space_mismatch: the address can't be composed"
+            moved = replace(moved, view=over)
+        if isinstance(moved, Load):
+            if moved.window is not None:
+                return "!space_mismatch: a concatenation inside another"
+            moved = replace(moved, window=load.window)
+        copies[name] = fresh
+        added.append(moved)
+        return fresh
+
+    value = copy(store.value)
+    return value[1:] if value.startswith("!") else ([*nodes, *added], value)
+
+
+def merge_side_by_side(a: Cluster, b: Cluster) -> Cluster | Refusal:
+    """Two clusters that read the same tensors, in one space."""
+    placed = _place(a, b)
+    if isinstance(placed, str):
+        return placed
+    space, first, second = placed
+    nodes = (*(_relevel(n, first) for n in a.nodes), *(_relevel(n, second) for n in b.nodes))
+    stores = (*(_restore(s, first) for s in a.stores), *(_restore(s, second) for s in b.stores))
+    return tidy(Cluster(f"{a.name}|{b.name}", space, nodes, stores, (*a.origins, *b.origins),
+                        {**a.tensors, **b.tensors}, a.device))
+
+
+def tidy(cluster: Cluster, keep: Callable[[str], bool] = lambda tensor: True) -> Cluster:
+    """Without nodes said twice, without stores that ``keep`` drops, without nodes nothing needs."""
+    known: dict[object, str] = {}
+    renamed: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in cluster.nodes:
+        node = _rename(node, renamed)
+        key = (type(node), tuple(v for k, v in node.__dict__.items() if k != "name"))
+        if key in known:
+            renamed[node.name] = known[key]
+        else:
+            known[key] = node.name
+            nodes.append(node)
+    stores = [replace(s, value=renamed.get(s.value, s.value)) for s in cluster.stores if keep(s.tensor)]
+    needed = {s.value for s in stores}
+    live: list[Node] = []
+    for node in reversed(nodes):
+        if node.name in needed:
+            needed.update(operands(node))
+            live.append(node)
+    live.reverse()
+    used = {n.tensor for n in live if isinstance(n, Load)} | {s.tensor for s in stores}
+    space = cluster.space
+    if not any(isinstance(n, Reduce) for n in live) and all(n.level == "full" for n in live):
+        space = Space(space.numel)
+    tensors = {k: v for k, v in cluster.tensors.items() if k in used}
+    return replace(cluster, space=space, nodes=tuple(live), stores=tuple(stores), tensors=tensors)
+
+
+# A space as loops
+
+
+def lay_out(cluster: Cluster) -> Layout | Refusal:
+    """The loops over a cluster's space, or why there are none."""
+    walks: dict[str, tuple[Level, View]] = {}
+    for key, level, view in _accesses(cluster):
+        if view is None:
+            return f"space_mismatch: no address for {key}"
+        walks[key] = (level, view)
+    space = cluster.space
+    reduced, inner = (space.reduced, space.inner) if space.reduced is not None else (_columns(cluster, walks), 1)
+    if reduced is None:
+        return "space_mismatch: accesses walk in sizes that do not nest"
+    parts = {key: _cut(level, view, reduced, inner) for key, (level, view) in walks.items()}
+    if any(p is None for p in parts.values()):
+        return "space_mismatch: a dimension straddles the reduced one"
+    common = refine([p[0] for p in parts.values() if p is not None])
+    if common is None:
+        return "space_mismatch: outer sizes do not nest"
+    accesses = {}
+    for (key, part), outer in zip(parts.items(), common[1], strict=True):
+        assert part is not None
+        accesses[key] = Strides(outer, part[1], part[2], walks[key][1].offset)
+    return Layout(common[0], reduced, inner, accesses)
+
+
+def _accesses(cluster: Cluster) -> Iterable[tuple[str, Level, View | None]]:
+    for node in cluster.nodes:
+        if isinstance(node, Load):
+            yield node.name, node.level, _memory(cluster, node)
+        elif isinstance(node, Iota):
+            yield node.name, node.level, node.view
+    for store in cluster.stores:
+        yield f"store:{store.tensor}", store.level, compose(cluster.tensors[store.tensor].memory, store.view)
+
+
+def _memory(cluster: Cluster, load: Load) -> View | None:
+    memory = cluster.tensors[load.tensor].memory
+    if load.window is not None:
+        return compose_window(memory, load.view, load.window)
+    return compose(memory, load.view)
+
+
+def table_stride(cluster: Cluster, load: Load) -> Size | None:
+    """Storage elements from one row of a gathered table to the next."""
+    assert load.table is not None
+    rows, step = load.table
+    column = compose(cluster.tensors[load.tensor].memory, View(((rows, step),)))
+    return None if column is None else column.dims[0][1]
+
+
+def _columns(cluster: Cluster, walks: dict[str, tuple[Level, View]]) -> Size | None:
+    for node in cluster.nodes:
+        if isinstance(node, Select):
+            return node.bounds[-1]
+    common = refine([view.dims for _, view in walks.values()])
+    return None if common is None else (common[0][-1] if common[0] else 1)
+
+
+def _cut(level: Level, view: View, reduced: Size, inner: Size) -> tuple[tuple[Dim, ...], Size, Size] | None:
+    dims = tuple(d for d in view.dims if d[0] != 1)
+    inside = split(dims, inner)
+    if inside is None:
+        return None
+    left, inner_dims = inside
+    inner_dims = coalesce(inner_dims)
+    if len(inner_dims) > 1:
+        return None
+    inner_stride = inner_dims[0][1] if inner_dims else 0
+    if level == "row":
+        return left, 0, inner_stride
+    across = split(left, reduced)
+    if across is None:
+        return None
+    outer, column_dims = across[0], coalesce(across[1])
+    if len(column_dims) > 1:
+        return None
+    return outer, (column_dims[0][1] if column_dims else 0), inner_stride
+
+
+def count(cluster: Cluster, level: Level) -> Size:
+    """Values at a level."""
+    rows = cluster.space.rows
+    return cluster.space.numel if level == "full" or rows is None else rows
+
