@@ -15,11 +15,12 @@ import typer
 from onepass.cli import demo as command
 from onepass.insight import fusion_experiment
 from onepass.insight.demo import comparison, passages
-from onepass.insight.demo.encoder import BATCH_SIZE, LENGTHS, batches, gather, load_encoder
+from onepass.insight.demo.encoder import LENGTHS, batch_size, batches, gather, load_encoder
 from onepass.insight.demo.passages import Passage
 from onepass.insight.demo.story import Story, tell
 
 CPU = torch.device("cpu")
+ROWS = batch_size(CPU)
 LITTLE = sorted(passages.passages(), key=lambda passage: len(passage.text))[:12]
 TEXTS = [passage.text for passage in passages.passages()]
 
@@ -33,7 +34,7 @@ def test_passages_are_prose_and_each_is_there_once() -> None:
 def test_batches_hold_each_text_once_in_few_shapes() -> None:
     work = batches(TEXTS, CPU)
     assert sorted(i for batch in work for i in batch.texts) == list(range(len(TEXTS)))
-    assert {tuple(batch.input_ids.shape) for batch in work} <= {(BATCH_SIZE, length) for length in LENGTHS}
+    assert {tuple(batch.input_ids.shape) for batch in work} <= {(ROWS, length) for length in LENGTHS}
     for batch in work:
         assert torch.equal(batch.attention_mask == 0, batch.input_ids == 0)
         assert batch.attention_mask.any(dim=1).all()
@@ -57,7 +58,7 @@ def test_an_embedding_does_not_depend_on_padding_or_company() -> None:
 
 def test_a_text_left_out_is_not_an_embedding() -> None:
     (batch,) = batches(["one two three", "four five six"], CPU)
-    gathered = gather([(replace(batch, texts=(0, 0)), torch.randn(BATCH_SIZE, 3))])
+    gathered = gather([(replace(batch, texts=(0, 0)), torch.randn(ROWS, 3))])
     assert gathered[0].isfinite().all()
     assert gathered[1].isnan().all()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from onepass.cli import main
+from onepass.errors import NoCompiler
 
 VERBS = ("demo", "explain", "doctor", "cache info", "cache clear")
 
@@ -180,6 +181,31 @@ def test_a_fault_of_ours_is_shown_whole(
     assert "Traceback" in outcome.err
     assert "a hole in the table" in outcome.err
     assert "fault of onepass" in outcome.err
+
+
+@pytest.mark.parametrize("wrapped_by", ["cause", "inner_exception"])
+def test_our_own_error_is_told_plainly_even_when_wrapped(
+    invoke: Invoke,
+    tmp_path: Path,
+    explained: list[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    wrapped_by: str,
+) -> None:
+    class Wrapper(Exception):
+        inner_exception: Exception
+
+    def broken(*_: Any, **__: Any) -> Report:
+        ours, wrapper = NoCompiler(("g++", "clang++")), Wrapper("the back end failed")
+        if wrapped_by == "cause":
+            raise wrapper from ours
+        wrapper.inner_exception = ours
+        raise wrapper
+
+    monkeypatch.setattr("onepass.api.explain", broken)
+    outcome = invoke("explain", write(tmp_path, GOOD_FILE) + ":double")
+    assert outcome.code == 2
+    assert outcome.err.rpartition("error: ")[2].startswith("no C++ compiler found; looked for g++, clang++")
+    assert "Traceback" not in outcome.err
 
 
 def test_explain_prints_the_report(invoke: Invoke, tmp_path: Path, explained: list[tuple[Any, ...]]) -> None:

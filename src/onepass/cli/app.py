@@ -16,14 +16,22 @@ def run() -> int:
     """Run this process's command line; wrong usage, help and a verb's own exit code leave as SystemExit."""
     try:
         _application()(prog_name="onepass")
-    except OnepassError as error:
-        _show(f"error: {error}")
-        return EXIT_MISUSE
-    except Exception:  # noqa: BLE001 - the last stop: whatever it is, the user sees all of it
+    except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the user sees all of it
+        ours = _raised_on_purpose(error)
+        if ours is not None:
+            _show(f"error: {ours}")
+            return EXIT_MISUSE
         _show(traceback.format_exc())
         _show("error: this is a fault of onepass; please report the text above and `onepass doctor --json`")
         return EXIT_MISUSE
     return EXIT_FINE
+
+
+def _raised_on_purpose(error: BaseException | None) -> OnepassError | None:
+    """Our own error, also where Dynamo has wrapped it in one of its own."""
+    while error is not None and not isinstance(error, OnepassError):
+        error = getattr(error, "inner_exception", None) or error.__cause__
+    return error
 
 
 def _version(asked: bool) -> None:

@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -234,19 +233,16 @@ def _openmp() -> Check:
 
 def _cache() -> Check:
     from onepass import settings
+    from onepass.runtime.cache import default_directory
 
     if not settings.CACHE.read():
         return Check(
             "cache", State.LESS, f"switched off by {settings.CACHE.name}", "Every process compiles anew."
         )
-    folder = _cache_folder()
+    folder = default_directory().absolute()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if os.access(nearest, os.W_OK):
         return Check("cache", State.OK, str(folder))
     return Check(
         "cache", State.LESS, f"{folder} can't be written", f"Set {settings.CACHE_DIR.name} to another folder."
     )
-
-
-def _cache_folder() -> Path:
-    raise NotImplementedError

