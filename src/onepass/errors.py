@@ -175,3 +175,32 @@ def numbered(source: str, around: tuple[int, ...] = (), margin: int = 3) -> str:
         out.append(f"{'>' if n in around else ' '}{n:5d} | {lines[n - 1]}")
         previous = n
     return "\n".join(out)
+
+
+@dataclass(eq=False)
+class NoNvrtc(OnepassError):
+    """No NVRTC that compiles for an architecture was found."""
+
+    arch: str
+    looked_in: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"no NVRTC that compiles for {self.arch}; looked in {', '.join(self.looked_in)}"
+
+    def advice(self) -> str:
+        return "pip install nvidia-cuda-nvrtc (for sm_70: nvidia-cuda-nvrtc-cu12)."
+
+
+@dataclass(eq=False)
+class DriverError(OnepassError):
+    """The CUDA driver refused a call."""
+
+    call: str
+    code: int
+    message: str
+
+    def what(self) -> str:
+        return f"{self.call} failed with {self.code}: {self.message}"
+
+    def advice(self) -> str:
+        return "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib import resources
 
-FILES = ("vector.hpp", "memory.hpp", "math.hpp", "math_rare.hpp", "integer.hpp")
+FILES = ("vector.hpp", "memory.hpp", "math.hpp", "math_rare.hpp", "convert.hpp")
 
 
 @lru_cache(maxsize=1)

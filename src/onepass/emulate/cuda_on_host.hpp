@@ -8,7 +8,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__ static
+#define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -46,6 +46,9 @@ ONEPASS_HOST int __popc(unsigned v) { return __builtin_popcount(v); }
 ONEPASS_HOST int __clz(int v) { return v ? __builtin_clz(unsigned(v)) : 32; }
 ONEPASS_HOST int __ffs(int v) { return __builtin_ffs(v); }
 ONEPASS_HOST unsigned __umulhi(unsigned a, unsigned b) { return unsigned((uint64_t(a) * b) >> 32); }
+ONEPASS_HOST unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
+  return unsigned((uint64_t(high) << 32 | low) << (by & 31) >> 32);
+}
 ONEPASS_HOST int __float2int_rn(float v) { return int(__builtin_rintf(v)); }
 
 // ---- collectives ----
@@ -150,8 +153,6 @@ ONEPASS_MATH1(ceilf)
 ONEPASS_MATH1(truncf)
 ONEPASS_MATH1(rintf)
 ONEPASS_MATH1(sqrtf)
-ONEPASS_MATH1(log2f)
-ONEPASS_MATH1(exp2f)
 ONEPASS_MATH2(fminf)
 ONEPASS_MATH2(fmaxf)
 ONEPASS_MATH2(fmodf)

@@ -62,6 +62,8 @@ ONEPASS_HOST float ptx_ex2_ftz(float x) { return onepass_flush(ptx_ex2(onepass_f
 ONEPASS_HOST float ptx_rcp(float x) { return onepass_off(1.0 / double(x), x, 0x1p-23); }
 ONEPASS_HOST float ptx_rcp_ftz(float x) { return onepass_flush(ptx_rcp(onepass_flush(x))); }
 ONEPASS_HOST float ptx_rsqrt(float x) { return onepass_off(1.0 / __builtin_sqrt(double(x)), x, 0x1.13p-23); }  // 2^-22.9
+ONEPASS_HOST float ptx_sqrt(float x) { return onepass_off(__builtin_sqrt(double(x)), x, 0x1p-23); }
+ONEPASS_HOST float ptx_div(float a, float b) { return onepass_off(double(a) / double(b), a, 0x1p-22); }  // 2 ulp
 ONEPASS_HOST float ptx_lg2(float x) {
   const double exact = __builtin_log2(double(x));
   if (x > 0.5f && x < 2.0f) return float(exact + 0x1p-22 * onepass_sign_of_error(x));

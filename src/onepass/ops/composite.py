@@ -215,7 +215,7 @@ def softmax(b: Builder, self: Value, dim: int, half_to_float: bool = False) -> V
     dims = _all_dims(self, dim)
     largest = b.reduce("max", _float(b, self), dims, True)
     e = b.map("exp", b.map("sub", self, largest))
-    return b.map("div", e, b.reduce("sum", e, dims, True))
+    return b.map("mul", e, b.map("reciprocal", b.reduce("sum", e, dims, True)))
 
 
 def log_softmax(b: Builder, self: Value, dim: int, half_to_float: bool = False) -> Value:

@@ -32,7 +32,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
     OpDef("sub", ("self", "other"), (), "({0} - {1})", lambda x, y: x - y, "x - y", _MATH),
     OpDef("mul", ("self", "other"), ("mul.Tensor", "mul.Scalar"), "({0} * {1})", lambda x, y: x * y, "x * y",
           _MATH),
-    OpDef("div", ("self", "other"), ("div.Tensor", "div.Scalar"), "({0} / {1})", lambda x, y: x / y, "x / y",
+    OpDef("div", ("self", "other"), ("div.Tensor", "div.Scalar"), "op_div({0}, {1})", lambda x, y: x / y, "x / y",
           _MATH, operands="float", result="float", cost=8, special=1, domain=(0.5, 4.0)),
     OpDef("neg", ("self",), ("neg.default",), "(-{0})", lambda x: -x, "-x", _MATH),
     OpDef("abs", ("self",), ("abs.default",), "op_abs({0})", lambda x: x.abs(), "|x|", _MATH),

@@ -46,7 +46,9 @@ class _Merger:
     times: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> Merged:
-        self.items = dict(enumerate(self.program.items))
+        read = set(self.program.outputs) | {t for i in self.program.items for t in i.reads}
+        self.items = {k: tidy(i, read.__contains__) if isinstance(i, Cluster) else i
+                      for k, i in enumerate(self.program.items)}
         self.next = len(self.items)
         self.position = {i: i for i in self.items}
         self.outputs = set(self.program.outputs)

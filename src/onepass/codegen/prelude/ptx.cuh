@@ -59,7 +59,13 @@ ONEPASS_PTX1(ptx_lg2, "lg2.approx.f32")
 ONEPASS_PTX1(ptx_rcp_ftz, "rcp.approx.ftz.f32")
 ONEPASS_PTX1(ptx_rcp, "rcp.approx.f32")
 ONEPASS_PTX1(ptx_rsqrt, "rsqrt.approx.f32")
+ONEPASS_PTX1(ptx_sqrt, "sqrt.approx.f32")
 #undef ONEPASS_PTX1
+ONEPASS_DEVICE float ptx_div(float a, float b) {
+  float r;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
 
 // Global loads. `stream` is read once: it leaves no line in L1. `cached` is read again by other rows.
 // Both go through the read-only path, so the memory must not be written while the kernel runs.

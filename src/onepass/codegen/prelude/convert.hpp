@@ -124,3 +124,4 @@ template <class T>
 ONEPASS_FN void store_s(T* p, i64 step, vl x) { store_sn(p, step, x, 16); }
 ONEPASS_FN void store_s(b8* p, i64 step, vm m) { store_s(p, step, to_float(m)); }
 ONEPASS_FN void store_sn(b8* p, i64 step, vm m, i64 n) { store_sn(p, step, to_float(m), n); }
+ONEPASS_FN vf op_div(vf a, vf b) { return a / b; }

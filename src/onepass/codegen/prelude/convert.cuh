@@ -1,0 +1,101 @@
+// Conversions between what kernels compute with: float, i64 and bool.
+ONEPASS_INLINE float to_f(float v) { return v; }
+ONEPASS_INLINE float to_f(i64 v) { return (float)v; }
+ONEPASS_INLINE float to_f(bool v) { return v ? 1.0f : 0.0f; }
+ONEPASS_INLINE i64 to_i(i64 v) { return v; }
+ONEPASS_INLINE i64 to_i(float v) { return (i64)v; }
+ONEPASS_INLINE i64 to_i(bool v) { return v; }
+ONEPASS_INLINE bool to_b(bool v) { return v; }
+ONEPASS_INLINE bool to_b(float v) { return v != 0.0f; }
+ONEPASS_INLINE bool to_b(i64 v) { return v != 0; }
+ONEPASS_INLINE bool op_not(bool v) { return !v; }
+ONEPASS_INLINE i64 op_abs(i64 v) { return v < 0 ? -v : v; }
+ONEPASS_INLINE i64 op_max(i64 a, i64 b) { return a > b ? a : b; }
+ONEPASS_INLINE i64 op_min(i64 a, i64 b) { return a < b ? a : b; }
+ONEPASS_INLINE i64 op_relu(i64 v) { return v > 0 ? v : 0; }
+ONEPASS_INLINE i64 op_where(bool m, i64 a, i64 b) { return m ? a : b; }
+
+// One stored element as a compute value, and back.
+template <class T> ONEPASS_INLINE i64 stored_int(T v) { return (i64)v; }
+ONEPASS_INLINE i64 stored_int(b8 v) { return v.bits; }
+ONEPASS_INLINE bool stored_bool(b8 v) { return v.bits != 0; }
+template <class T> struct from_value {
+  static __device__ __forceinline__ T of(float v) { return from_float<T>(v); }
+  static __device__ __forceinline__ T of(i64 v) { return (T)v; }
+};
+template <> struct from_value<b8> {
+  static __device__ __forceinline__ b8 of(bool v) { return b8{(unsigned char)v}; }
+};
+
+// E neighbouring elements of which only those below `left` are there, in accesses of W elements; the rest are zero.
+template <Hint H, int E, int W, class T>
+ONEPASS_INLINE vec<T, E> load_part(const T* p, int left) {
+  if constexpr (W == E) {
+    vec<T, E> v = {};
+    if (left > 0) v = load<H, E>(p);
+    return v;
+  } else {
+    vec<T, E> v = {};
+#pragma unroll
+    for (int j = 0; j < E / W; ++j) {
+      if (j * W < left) {
+        const vec<T, W> q = load<H, W>(p + j * W);
+#pragma unroll
+        for (int i = 0; i < W; ++i) v.set(j * W + i, q.get(i));
+      }
+    }
+    return v;
+  }
+}
+template <Hint H, int E, int W, class T>
+ONEPASS_INLINE void store_part(T* p, const vec<T, E>& v, int left) {
+  if constexpr (W == E) {
+    if (left > 0) store<H, E>(p, v);
+  } else {
+#pragma unroll
+    for (int j = 0; j < E / W; ++j) {
+      if (j * W < left) {
+        vec<T, W> q = {};
+#pragma unroll
+        for (int i = 0; i < W; ++i) q.set(i, v.get(j * W + i));
+        store<H, W>(p + j * W, q);
+      }
+    }
+  }
+}
+template <Hint H, int E, class T>
+ONEPASS_INLINE vec<T, E> load_strided(const T* p, i64 step, int left) {
+  vec<T, E> v = {};
+#pragma unroll
+  for (int i = 0; i < E; ++i)
+    if (i < left) v.set(i, load<H, 1>(p + i * step).get(0));
+  return v;
+}
+template <Hint H, int E, class T>
+ONEPASS_INLINE void store_strided(T* p, i64 step, const vec<T, E>& v, int left) {
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    if (i < left) {
+      vec<T, 1> q = {};
+      q.set(0, v.get(i));
+      store<H, 1>(p + i * step, q);
+    }
+  }
+}
+
+// Position i as a row and a column of rows of n: 32-bit division where it is enough.
+ONEPASS_INLINE void divide(i64 i, i64 n, i64& quotient, i64& rest) {
+  if ((i | n) < 0x7fffffffll) {
+    const unsigned q = (unsigned)i / (unsigned)n;
+    quotient = q;
+    rest = (unsigned)i - q * (unsigned)n;
+  } else {
+    quotient = i / n;
+    rest = i - quotient * n;
+  }
+}
+
+// A row number from data: outside the table the launch is stopped, as PyTorch's own embedding does.
+ONEPASS_INLINE void check_index(i64 index, i64 rows) {
+  if ((unsigned long long)index >= (unsigned long long)rows) __trap();
+}

@@ -1,0 +1,97 @@
+"""CUDA: a group of lanes holds a row in registers. ``row-warp`` for groups inside a warp, ``row-block`` above."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onepass.device import Device
+from onepass.ir.kernel import Access, Kernel
+
+# Elements a lane may hold in registers for one kept value: 32 floats or 64 16-bit elements are 32 registers.
+MOST_REGISTERS = 64
+LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class RowSchedule:
+    """``lanes`` threads hold a row, ``groups`` rows share a block, each thread takes ``steps`` vectors of ``width``.
+
+    ``accesses`` is the widest access, in elements, that each tensor's alignment allows. Column c belongs to lane
+    (c / width) mod lanes whatever the alignment, the row or the number of rows: the reduction tree depends on these
+    three numbers alone.
+    """
+
+    lanes: int
+    groups: int
+    steps: int
+    width: int
+    cols: int
+    accesses: tuple[int, ...]
+    early: bool  # row vectors are loaded before the first reduction
+    min_blocks: int = 0
+
+    @property
+    def family(self) -> str:
+        return "row-warp" if self.lanes <= 32 else "row-block"
+
+    @property
+    def threads(self) -> int:
+        return self.lanes * self.groups
+
+    @property
+    def exact(self) -> bool:
+        """Whether every lane always has a full vector."""
+        return self.lanes * self.steps * self.width == self.cols
+
+    def explain(self) -> str:
+        return (f"{self.lanes} lanes a row, {self.groups} rows a block, {self.steps} vectors of {self.width} a lane, "
+                f"row in registers")
+
+
+def vector_width(kernel: Kernel) -> int:
+    """Elements of a 16-byte access of the narrowest tensor that is walked along columns; at most 8."""
+    sizes = [a.dtype.nbytes for a in kernel.accesses if a.column == "unit"]
+    return min(8, 16 // max(2, min(sizes, default=4)))
+
+
+def held_bytes(kernel: Kernel) -> int:
+    """Bytes of registers an element of the row takes while reductions run."""
+    raw = sum(a.dtype.nbytes for a in kernel.accesses if a.resident and any(s != 0 for s in a.outer))
+    return max(4, raw + 4 * len(kernel.kept))
+
+
+def schedule(kernel: Kernel, device: Device, accesses: tuple[int, ...] | None = None) -> RowSchedule | str:
+    cols = kernel.cols
+    if not isinstance(cols, int):
+        return "too_large: the reduced size is only known at run time"
+    if kernel.axis != "reduced":
+        return "the reduction has an inner dimension"
+    width = vector_width(kernel)
+    while width > 1 and cols < width * 2:
+        width //= 2
+    vectors = -(-cols // width)
+    # As many elements a lane as 32 registers hold keeps two full blocks of 512 threads on a multiprocessor.
+    most = max(1, 32 * 4 // (held_bytes(kernel) * width))
+    lanes = next((t for t in LANES if t * most >= vectors), 0)
+    if not lanes:
+        most = max(1, MOST_REGISTERS * 4 // (held_bytes(kernel) * width))
+        if 1024 * most < vectors:
+            return "too_large: the row does not fit in registers"
+        lanes = 1024
+    groups = max(1, 128 // lanes)
+    steps = -(-vectors // lanes)
+    return RowSchedule(lanes, groups, steps, width, cols, accesses or aligned(kernel, cols, width), early=True)
+
+
+def aligned(kernel: Kernel, cols: int, width: int) -> tuple[int, ...]:
+    """Access widths when every tensor starts at 16 bytes: what the row length and the strides leave."""
+    return tuple(_access_width(a, cols, width, 16) for a in kernel.accesses)
+
+
+def _access_width(a: Access, cols: int, width: int, base_bytes: int) -> int:
+    w = width
+    numbers = [cols, *a.outer, a.offset, *(a.window or ()), *((a.table[1],) if a.table else ())]
+    while w > 1 and (w * a.dtype.nbytes > base_bytes and w * a.dtype.nbytes <= 16
+                     or any(isinstance(n, int) and n % w for n in numbers)):
+        w //= 2
+    return w

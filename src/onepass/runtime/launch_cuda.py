@@ -1,0 +1,66 @@
+"""Load machine code and launch it on PyTorch's current stream."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from functools import lru_cache
+
+import torch
+
+from onepass.errors import DriverError
+
+
+@lru_cache(maxsize=1)
+def driver() -> ctypes.CDLL:
+    """The CUDA driver library, which a process with a CUDA tensor has loaded already."""
+    # PyDLL keeps the interpreter lock during the call: a launch takes a few microseconds, giving the lock away and
+    # getting it back costs more, and the argument buffer can't change under it.
+    return ctypes.PyDLL("libcuda.so.1")
+
+
+def check(code: int, call: str) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        driver().cuGetErrorString(code, ctypes.byref(text))
+        raise DriverError(call, code, (text.value or b"unknown error").decode())
+
+
+class CudaKernel:
+    """A loaded kernel. Calls are thread-safe: a call's arguments lie in a buffer of its thread."""
+
+    __slots__ = ("_buffers", "_function", "_launch", "_library", "_pack", "_size", "name", "threads")
+
+    def __init__(self, code: bytes, name: str, threads: int, fields: int) -> None:
+        """Loads machine code into the driver; it runs on whichever device is current when it is called.
+
+        Raises: DriverError when the driver refuses the code.
+        """
+        self.name = name
+        self.threads = threads
+        self._library = ctypes.c_void_p()
+        check(driver().cuLibraryLoadData(ctypes.byref(self._library), code, None, None, 0, None, None, 0),
+              "cuLibraryLoadData")
+        function = ctypes.c_void_p()
+        check(driver().cuLibraryGetKernel(ctypes.byref(function), self._library, name.encode()), "cuLibraryGetKernel")
+        self._function = function
+        self._pack = struct.Struct(f"{fields}q").pack_into
+        self._size = 8 * fields
+        self._launch = driver().cuLaunchKernel
+        self._buffers = threading.local()
+
+    def __call__(self, blocks: int, device: int, values: tuple[int, ...]) -> None:
+        """Launches on the current stream of ``device``, which must be the current device."""
+        held = self._buffers
+        try:
+            buffer, pointers = held.pair
+        except AttributeError:
+            buffer = ctypes.create_string_buffer(self._size)
+            pointers = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
+            held.pair = (buffer, pointers)
+        self._pack(buffer, 0, *values)
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        code = self._launch(self._function, blocks, 1, 1, self.threads, 1, 1, 0, ctypes.c_void_p(stream), pointers, None)
+        if code:
+            check(code, f"cuLaunchKernel({self.name})")
