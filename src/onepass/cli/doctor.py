@@ -201,15 +201,12 @@ def _gpu_name(index: int) -> str:
 
 
 def _nvrtc() -> Check:
-    packages = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
-    found = [
-        f"{package} {version(package)}"
-        for package in packages
-        if installed_version(package) != "not installed"
-    ]
+    from onepass.runtime.nvrtc import libraries
+
+    found = ", ".join(f"CUDA {major}" for major in sorted(libraries()))
     if found:
-        return Check("NVRTC", State.OK, ", ".join(found))
-    return Check("NVRTC", State.MISSING, "no package", "To compile for GPUs: pip install 'onepass[cuda]'")
+        return Check("NVRTC", State.OK, found)
+    return Check("NVRTC", State.MISSING, "not found", "To compile for GPUs: pip install 'onepass[cuda]'")
 
 
 def _host() -> Check:
