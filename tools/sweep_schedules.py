@@ -71,7 +71,7 @@ def cluster_of(case, dtype, cols):
 
     def backend(gm, ex):
         def compiler(g, e):
-            got.extend(merge(normalize(g).program, {}, lambda c: "").items)
+            got.extend(merge(normalize(g, lambda c: '').program, {}, lambda c: "").items)
             return make_boxed_func(g.forward)
 
         return aot_module_simplified(gm, ex, fw_compiler=compiler, inference_compiler=compiler)

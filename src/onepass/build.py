@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from onepass.codegen.emit import Source, emit
 from onepass.device import Device, of
@@ -17,7 +18,7 @@ from onepass.plan.decision import Decision
 from onepass.plan.lower import lower
 from onepass.plan.merge import merge
 from onepass.plan.spaces import lay_out
-from onepass.runtime.load import build_all
+from onepass.runtime.load import at_once, cpu_kernel
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def build(program: Program, hints: Hints, *, fuel: int | None = None, run: bool 
         items = [one(item, hints) if isinstance(item, Cluster) else item for item in merged.items]
     if run:
         with _timed(times, "compile"):
-            build_all([i.source for i in items if isinstance(i, Built)])
+            sources = {i.source.text: i.source for i in items if isinstance(i, Built)}
+            at_once([partial(cpu_kernel, source) for source in sources.values()])
     return Plan(program, tuple(items), merged.decisions, hints, times)
 
 

@@ -11,7 +11,8 @@ import torch
 from torch.fx import GraphModule
 
 from onepass import settings
-from onepass.build import build
+from onepass.build import build, fit
+from onepass.capture.attention import SetAside, set_aside
 from onepass.capture.normalize import normalize
 from onepass.capture.runner import Compiled, compile_runner
 
@@ -24,6 +25,7 @@ class Backend:
 
     compiled: list[Compiled] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # why whole graphs were left to PyTorch
+    attention: list[SetAside] = field(default_factory=list)
     keep: bool = True
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -33,13 +35,15 @@ class Backend:
             return graph.forward
         from torch._functorch.aot_autograd import aot_module_simplified
 
+        self.attention.extend(set_aside(graph))
+
         return aot_module_simplified(  # type: ignore[no-any-return]
             graph, inputs, fw_compiler=self.inference, inference_compiler=self.inference,
             keep_inference_input_mutations=True,
         )
 
     def inference(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        captured = normalize(graph, frozenset(settings.DENY.read()))
+        captured = normalize(graph, fit, frozenset(settings.DENY.read()))
         plan = build(captured.program, hints(graph), fuel=settings.FUEL.read())
         compiled = compile_runner(plan, captured)
         if self.keep:

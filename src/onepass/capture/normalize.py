@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from onepass.capture.expand import Expansion, Operand, Refused, _Constant
 from onepass.dtypes import from_torch
 from onepass.ir.address import View, contiguous, reshape
-from onepass.ir.cluster import Call, EagerOp, Item, Program, Tensor
+from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
 from onepass.ir.symbol import Size, name as named, product
 from onepass.ops.opdef import CompositeDef
 from onepass.ops.table import BY_ATEN, COMPUTE_BOUND, VIEWS
@@ -50,9 +50,13 @@ def aten_name(target: Any) -> str:
     return name.removeprefix("aten.")
 
 
-def normalize(graph: GraphModule, deny: frozenset[str] = frozenset()) -> Captured:
-    """Reads the graph once, in order. ``deny`` names ops (``gelu`` or ``gelu.default``) that stay with PyTorch."""
-    return _Reader(graph, deny).read()
+def normalize(graph: GraphModule, fit: Callable[[Cluster], str], deny: frozenset[str] = frozenset()) -> Captured:
+    """Reads the graph once, in order.
+
+    ``fit`` says why no kernel takes a cluster, or nothing; ``deny`` names ops (``gelu`` or ``gelu.default``) that stay
+    with PyTorch.
+    """
+    return _Reader(graph, fit, deny).read()
 
 
 def live(items: Sequence[Item], outputs: Sequence[str]) -> tuple[Item, ...]:
@@ -67,8 +71,9 @@ def live(items: Sequence[Item], outputs: Sequence[str]) -> tuple[Item, ...]:
 
 
 class _Reader:
-    def __init__(self, graph: GraphModule, deny: frozenset[str]) -> None:
+    def __init__(self, graph: GraphModule, fit: Callable[[Cluster], str], deny: frozenset[str]) -> None:
         self.graph = graph
+        self.fit = fit
         self.deny = deny
         self.items: list[Item] = []
         self.eager: list[EagerOp] = []
@@ -163,7 +168,10 @@ class _Reader:
             whole = describe(part_name, fake)
             stores.append(expansion.store(part, whole.tensor, whole.view))
             names.append(whole)
-        self.items.append(expansion.cluster(stores, name, str(first.device)))
+        cluster = expansion.cluster(stores, name, str(first.device))
+        if trouble := self.fit(cluster):
+            raise Refused(trouble)
+        self.items.append(cluster)
         self.tensors.update((w.tensor.name, w.tensor) for w in names if isinstance(w, Operand))
         self.operands[node.name] = names if isinstance(value, (tuple, list)) else names[0]
 

@@ -261,28 +261,27 @@ def _cpu_launcher(built: Built) -> Callable[..., None]:
     gathers = any(f.name == "error" for f in source.block)
     pack = struct.Struct(f"{len(source.block)}q").pack
     kept = len(kernel.kept)
-    bytes_an_element = built.traffic.bytes / max(1, built.elements)
-    kernels: dict[int, Any] = {}
+    element_bytes = built.traffic.bytes / max(1, built.elements)
+    run = cpu_kernel(source)
+    per_column = 16 if kernel.axis == "inner" else 1
     assert len(sized) + 2 + gathers == len(source.block)
 
     def launch(rows: int, extent: int, *values: int) -> None:
         chunks = -(-extent // chunk) if chunk else 1
-        if rows * chunks == 0:
+        items = rows * chunks
+        if items == 0:
             return
-        per_column = 16 if kernel.axis == "inner" else 1
-        scratch = kept * 4 * (values[cols_at] * per_column + 63 & ~63)
-        run = kernels.get(scratch)
-        if run is None:
-            item = bytes_an_element * (chunk or values[cols_at])
-            run = kernels[scratch] = cpu_kernel(source, max(1, int(item)), scratch)
+        cols = values[cols_at]
+        scratch = kept * 4 * (cols * per_column + 63 & ~63)
+        item_bytes = int(element_bytes * (cols * chunk if kernel.axis == "inner" else chunk or cols)) + 1
         COUNTERS.launched += 1
         if gathers:
             error = (ctypes.c_longlong * 1)()
-            run(pack(*values, chunks, chunk, ctypes.addressof(error)), rows * chunks)
+            run(pack(*values, chunks, chunk, ctypes.addressof(error)), items, item_bytes, scratch)
             if error[0]:
                 raise IndexError("index out of range in self")
         else:
-            run(pack(*values, chunks, chunk), rows * chunks)
+            run(pack(*values, chunks, chunk), items, item_bytes, scratch)
 
     cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
     return launch
