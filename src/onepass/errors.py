@@ -83,6 +83,27 @@ class CannotWrite(OnepassError):
 
 
 @dataclass(eq=False)
+class CannotFuse(OnepassError):
+    """Something inside a function given to `fuse` can't become part of a kernel."""
+
+    function: str
+    where: str  # the user's file and line
+    op: str  # empty where the trouble is not one op
+    operands: tuple[str, ...]
+    reason: str
+
+    def what(self) -> str:
+        op = f"{self.op}({', '.join(self.operands)})" if self.op else "this"
+        return f"{self.where}: {op} in `{self.function}` can't be fused: {self.reason}"
+
+    def advice(self) -> str:
+        return (
+            "Move it out of the function that is fused, or use torch.compile(…, backend='onepass'), "
+            "which leaves such ops to PyTorch."
+        )
+
+
+@dataclass(eq=False)
 class NoCompiler(OnepassError):
     """No C++ compiler was found for the CPU."""
 

@@ -15,6 +15,7 @@ from onepass.build import build, fit
 from onepass.capture.attention import SetAside, set_aside
 from onepass.capture.normalize import normalize
 from onepass.capture.runner import Compiled, compile_runner
+from onepass.capture.whole import require_whole
 
 log = logging.getLogger("onepass")
 
@@ -27,6 +28,7 @@ class Backend:
     left: list[str] = field(default_factory=list)  # why whole graphs were left to PyTorch
     attention: list[SetAside] = field(default_factory=list)
     keep: bool = True
+    whole: str = ""  # the function that must become kernels entirely, by name
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
         reason = _untouched(graph, inputs)
@@ -45,6 +47,8 @@ class Backend:
     def inference(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         captured = normalize(graph, fit, frozenset(settings.DENY.read()))
         plan = build(captured.program, hints(graph), fuel=settings.FUEL.read())
+        if self.whole:
+            require_whole(plan, graph, self.whole)
         compiled = compile_runner(plan, captured)
         if self.keep:
             self.compiled.append(compiled)
