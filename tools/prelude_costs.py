@@ -17,7 +17,7 @@ HEADER = """\
 # instructions  machine instructions an element, sm_90, the rare branch of sin and cos left out
 # special       of these, instructions of the special-function pipe (16 lanes a cycle and SM)
 # max_error     largest relative error against float64 over all of fp32, approximate instructions as far off
-#               as the PTX ISA allows: ex2 lg2 div.full 2^-22, rcp sqrt 2^-23, rsqrt 2^-22.9.
+#               as the PTX ISA allows (emulate/ptx_on_host.hpp has the bounds), sampled, so not a proof.
 #               0: exact. Absent: the CUDA math library's own function
 # floor         what is off by no more than this counts as right: smaller results may be 0 or lose digits
 """

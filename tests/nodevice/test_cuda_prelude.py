@@ -88,6 +88,15 @@ def test_every_function_has_its_costs() -> None:
     assert all(f" op_{name}(float" in text for name in recorded)
 
 
+def test_recorded_errors_are_small_enough() -> None:
+    """A few ulp for fp32; for 16-bit results well under half an ulp of bf16, which is 2^-9 at its smallest."""
+    recorded = tomllib.loads((PRELUDE / "costs.toml").read_text())
+    for name, row in recorded.items():
+        if "max_error" in row:
+            assert row["max_error"] <= (2**-11 if name.endswith("_h") else 8 * 2**-23), name
+            assert row["floor"] < 2**-120, name
+
+
 def test_reduce_scratch() -> None:
     assert reduce_scratch_bytes(32, 8) == 0
     assert reduce_scratch_bytes(128, 2) == 2 * 2 * 4 * 4  # two halves, two groups, four warps, four bytes
