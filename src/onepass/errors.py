@@ -25,6 +25,64 @@ class OnepassError(Exception):
 
 
 @dataclass(eq=False)
+class BadUserFile(OnepassError):
+    """A file named on the command line can't give what was asked of it."""
+
+    path: str
+    problem: str
+    remedy: str
+
+    def what(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+    def advice(self) -> str:
+        return self.remedy
+
+
+@dataclass(eq=False)
+class NoSuchDevice(OnepassError):
+    """A device named on the command line can't be used here."""
+
+    name: str
+    problem: str
+
+    def what(self) -> str:
+        return f"device {self.name!r}: {self.problem}"
+
+    def advice(self) -> str:
+        return "Name cpu, cuda or cuda:N, or leave --device out."
+
+
+@dataclass(eq=False)
+class MissingPackage(OnepassError):
+    """A command needs a Python package that is not installed."""
+
+    command: str
+    package: str
+    extra: str
+
+    def what(self) -> str:
+        return f"{self.command} needs the package {self.package}, which is not installed"
+
+    def advice(self) -> str:
+        return f"Install it with: pip install 'onepass[{self.extra}]'"
+
+
+@dataclass(eq=False)
+class CannotWrite(OnepassError):
+    """A file or folder that was to be written can't be."""
+
+    path: str
+    message: str
+
+    def what(self) -> str:
+        return f"{self.path} can't be written: {self.message}"
+
+    def advice(self) -> str:
+        return "Name another place with --out, or make this one writable."
+
+
+@dataclass(eq=False)
 class NoCompiler(OnepassError):
     """No C++ compiler was found for the CPU."""
 
@@ -73,7 +131,10 @@ class LoadError(OnepassError):
         return f"{self.kernel} was compiled but could not be loaded from {self.path}: {self.message}"
 
     def advice(self) -> str:
-        return "Clear the cache (onepass cache clear) and try again; a file system mounted noexec needs another ONEPASS_CACHE_DIR."
+        return (
+            "Clear the cache (onepass cache clear) and try again; on a file system mounted noexec, "
+            "point ONEPASS_CACHE_DIR elsewhere."
+        )
 
 
 @dataclass(eq=False)
@@ -99,7 +160,10 @@ class NoCacheSpace(OnepassError):
     message: str
 
     def what(self) -> str:
-        return f"a compiled kernel can be written neither to {self.directory} nor to a temporary directory: {self.message}"
+        return (
+            f"a compiled kernel can be written neither to {self.directory} nor to a temporary directory: "
+            f"{self.message}"
+        )
 
     def advice(self) -> str:
         return "Free some space, or point ONEPASS_CACHE_DIR or TMPDIR at a directory that can be written."

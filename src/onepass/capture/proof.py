@@ -1,10 +1,10 @@
 """Decide whether a statement about integer indices holds for every size.
 
 A statement is built from linear inequalities over *variables*: an index of a tensor dimension, written as the
-dimension's negative position (-1 is the last), or an atom of a size, a sympy expression such as ``s0``. It is valid when
-its negation, put into disjunctive form, has no branch with a solution; each branch is refuted by Fourier-Motzkin
-elimination over the rationals. What has no rational solution has no integer one, and an atom taken as a free variable only
-adds solutions, so a proof is always right; a true statement may stay unproven.
+dimension's negative position (-1 is the last), or an atom of a size, a sympy expression such as ``s0``. It is
+valid when its negation, put into disjunctive form, has no branch with a solution; each branch is refuted by
+Fourier-Motzkin elimination over the rationals. What has no rational solution has no integer one, and an atom
+taken as a free variable only adds solutions, so a proof is always right; a true statement may stay unproven.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd
+from typing import TypeAlias
 
 import sympy
 
-Variable = int | sympy.Expr
+Variable: TypeAlias = int | sympy.Expr
 
-# Limits on the work of one proof, not on its correctness: beyond them the statement counts as unproven. The masks of
-# transformers need fewer than 10 branches and 30 inequalities (docs/notes/003-real-graphs.md).
+# Limits on the work of one proof, not on its correctness: beyond them the statement counts as unproven. The
+# masks of transformers need fewer than 10 branches and 30 inequalities (docs/notes/003-real-graphs.md).
 MAX_BRANCHES = 512
 MAX_INEQUALITIES = 2000
 
@@ -198,12 +199,10 @@ def inequalities(formulas: Iterable[Formula]) -> Iterator[Linear]:
 def is_valid(formula: Formula, given: Iterable[Linear]) -> bool:
     """Whether the formula holds wherever every linear form of ``given`` is at least zero."""
     known = tuple(given)
-    branches = 0
-    for branch in _branches(negation(formula)):
-        branches += 1
-        if branches > MAX_BRANCHES or not _has_no_solution((*known, *branch)):
-            return False
-    return True
+    return all(
+        count < MAX_BRANCHES and _has_no_solution((*known, *branch))
+        for count, branch in enumerate(_branches(negation(formula)))
+    )
 
 
 def _branches(formula: Formula) -> Iterator[tuple[Linear, ...]]:
@@ -227,7 +226,7 @@ def _products(parts: tuple[Formula, ...]) -> Iterator[tuple[Linear, ...]]:
 
 
 def _has_no_solution(inequalities: Iterable[Linear]) -> bool:
-    """Fourier-Motzkin: eliminate one variable after the other; a negative constant left over is a contradiction."""
+    """Fourier-Motzkin: eliminate variables one by one; a negative constant left over is a contradiction."""
     system = {inequality.tightened() for inequality in inequalities}
     while True:
         if any(not line.terms and line.constant < 0 for line in system):

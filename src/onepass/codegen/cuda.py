@@ -66,7 +66,7 @@ class _Printer:
         for a in self.kernel.accesses:
             if not a.index:
                 terms = "".join(f" + i{k} * a.{a.name}_o{k}" for k in range(self.rank))
-                self.put(depth, f"{self.pointer_type(a)} const {a.name}_g = a.{a.name}{terms};")
+                self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a.{a.name}{terms};")
         for i in iotas(self.kernel):
             terms = "".join(f" + i{k} * a.{i.name}_o{k}" for k in range(self.rank))
             self.put(depth, f"const i64 {i.name}_b = a.{i.name}_start{terms};")
@@ -129,7 +129,9 @@ class _RowPrinter(_Printer):
     def __init__(self, kernel: Kernel, name: str, schedule: RowSchedule) -> None:
         super().__init__(kernel, name)
         self.schedule = schedule
+        self.block = fields(kernel, (("zero", "i64"),))
         self.loaded: set[str] = set()
+        self.reduced = ""  # the last value that a reduction gave
 
     def text(self) -> str:
         s = self.schedule
@@ -159,7 +161,8 @@ class _RowPrinter(_Printer):
     def fetch(self) -> None:
         """Everything the first loop reads, and what later loops read, in flight before anything is used."""
         for a in self.kernel.accesses:
-            if self.streams(a) and not a.index and self.reads(a) and (a.resident or self.schedule.early):
+            shared = all(s == 0 for s in a.outer)
+            if self.streams(a) and not a.index and self.reads(a) and (a.resident or (self.schedule.early and shared)):
                 self.load_vectors(1, a)
 
     def reads(self, a: Access) -> bool:
@@ -203,6 +206,7 @@ class _RowPrinter(_Printer):
             self.column_loop(stage)
         else:
             self.put(1, f"const float {stage.name} = group.{REDUCE[stage.op].group}({stage.name}_a);")
+            self.reduced = stage.name
 
     def row_statement(self, s: Statement) -> None:
         if isinstance(s, StoreValue):
@@ -228,8 +232,17 @@ class _RowPrinter(_Printer):
                 self.put(1, f"float {s.name}_a = {IDENTITY[s.op]};")
             if isinstance(s, Keep):
                 self.put(1, f"float {s.value}_r[K * E];")
+        fresh = [a for a in self.fresh(loop) if not a.index]
+        if self.reduced and not self.schedule.early:
+            for a in fresh:
+                self.put(1, f"{a.name}_g = after({a.name}_g, {self.reduced}, a.zero);")
         self.put(1, "#pragma unroll")
         self.put(1, "for (int k = 0; k < K; ++k) {")
+        sums = [s.name for s in loop.body if isinstance(s, Accumulate)]
+        if self.schedule.depth and sums:
+            for a in fresh:
+                self.put(2, f"if (k % {self.schedule.depth} == 0 && k > 0) "
+                            f"{a.name}_g = after({a.name}_g, {sums[0]}_a, a.zero);")
         self.put(2, "const int c = (k * T + lane) * E;")
         guard = not self.schedule.exact
         if guard:
@@ -238,6 +251,11 @@ class _RowPrinter(_Printer):
         if guard:
             self.put(2, "}")
         self.put(1, "}")
+
+    def fresh(self, loop: ColumnLoop) -> list[Access]:
+        """What a loop loads as it goes."""
+        names = dict.fromkeys(s.access for s in loop.body if isinstance(s, LoadValue))
+        return [self.kernel.access(n) for n in names if n not in self.loaded]
 
     def step(self, loop: ColumnLoop, depth: int) -> None:
         vectors: dict[str, str] = {}

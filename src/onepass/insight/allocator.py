@@ -11,8 +11,8 @@ _NEVER_TRIM = 2**31 - 1
 def keep_warm() -> bool:
     """Make glibc reuse the pages of freed buffers in this process; False where the C library can't.
 
-    A fresh mapping a buffer costs a page fault every 4 KiB: on the CPU that hides what a kernel does, and it hides
-    more of it the faster the kernel is.
+    A fresh mapping costs a page fault every 4 KiB. On the CPU that hides what a kernel does, the more of it
+    the faster the kernel is.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

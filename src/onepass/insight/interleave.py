@@ -40,7 +40,7 @@ def timed(call: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
 
 
 def turns(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
-    """Give each round's order; it moves on by one name a round, so that each contender goes first equally often."""
+    """Give each round's order, moved on by one name a round, so that each goes first equally often."""
     for start in range(rounds):
         shift = start % len(names)
         yield [*names[shift:], *names[:shift]]

@@ -63,7 +63,11 @@ class _Lowering:
         half = bool(floats) and all(d.nbytes == 2 for d in floats)
         symbols = sorted({name for n in self.cluster.nodes if isinstance(n, Map)
                           for o in n.operands if isinstance(o, Poly) for name in o.names})
-        return Kernel(self.cluster.name, tuple(self.accesses.values()), tuple(stages), self.layout.outer,
+        loops = [{s.access for s in stage.body if isinstance(s, LoadValue)}
+                 for stage in stages if isinstance(stage, ColumnLoop)]
+        accesses = tuple(replace(a, resident=sum(a.name in loop for loop in loops) > 1)
+                         for a in self.accesses.values())
+        return Kernel(self.cluster.name, accesses, tuple(stages), self.layout.outer,
                       self.layout.reduced, self.layout.inner, "inner" if self.inside else "reduced", kept, half,
                       tuple(symbols))
 
@@ -85,7 +89,6 @@ class _Lowering:
     # Addresses
 
     def address(self) -> str:
-        last = max(self.phase.values(), default=0)
         for node in self.cluster.nodes:
             if not isinstance(node, Load):
                 continue
@@ -97,8 +100,7 @@ class _Lowering:
                 if step is None:
                     return "space_mismatch: no address for the table"
                 access = replace(access, index=self.short[node.index], table=(node.table[0], step))
-            access = replace(access, window=node.window, resident=self.wide[node.name] and last > 0)
-            self.accesses[node.name] = access
+            self.accesses[node.name] = replace(access, window=node.window)
         for i, store in enumerate(self.cluster.stores):
             key = f"store:{store.tensor}"
             self.accesses[key] = self.access(f"y{i}", store.tensor, self.layout.accesses[key])

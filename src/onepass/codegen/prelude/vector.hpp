@@ -31,6 +31,8 @@ typedef float nf __attribute__((vector_size(ONEPASS_NATIVE * 4)));      // the m
 typedef i32 ni __attribute__((vector_size(ONEPASS_NATIVE * 4)));
 typedef unsigned nu __attribute__((vector_size(ONEPASS_NATIVE * 4)));
 typedef unsigned short nh __attribute__((vector_size(ONEPASS_NATIVE * 2)));  // as many 16-bit values
+typedef float nf_half __attribute__((vector_size(ONEPASS_NATIVE * 2)));      // half as many floats
+typedef double nd __attribute__((vector_size(ONEPASS_NATIVE * 4)));          // half as many doubles
 
 ONEPASS_FN nf n_splat(float s) { return s - (nf){}; }  // s - 0 is s for every s, NaN and -0 too
 ONEPASS_FN ni n_splat_i(i32 s) { return s - (ni){}; }

@@ -27,8 +27,9 @@ class RowSchedule:
     width: int
     cols: int
     accesses: tuple[int, ...]
-    early: bool  # row vectors are loaded before the first reduction
-    min_blocks: int = 0
+    early: bool  # row vectors are loaded before the first reduction, not after the last
+    min_blocks: int = 0  # resident on a multiprocessor, which bounds the registers of a thread; 0 leaves them open
+    depth: int = 0  # vectors in flight of tensors that no register array holds; 0 leaves that to the compiler
 
     @property
     def family(self) -> str:
