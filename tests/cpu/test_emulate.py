@@ -306,7 +306,9 @@ def test_the_last_block_finishes_whatever_the_order(folder: Path) -> None:
     for seed in range(5):
         partial, out, ticket = np.full(40, np.nan, "f4"), np.full(1, np.nan, "f4"), np.zeros(1, "i4")
         buffers = {"x": x, "partial": partial, "out": out, "ticket": ticket}
-        kernel.launch(40, 64, 0, struct.pack("QQQQ", *(b.ctypes.data for b in buffers.values())), buffers, seed)
+        kernel.launch(
+            40, 64, 0, struct.pack("QQQQ", *(b.ctypes.data for b in buffers.values())), buffers, seed
+        )
         totals.add(float(out[0]))
     assert len(totals) == 1
     assert abs(totals.pop() - x.astype(np.float64).sum()) < 2560 * 2**-20
