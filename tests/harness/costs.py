@@ -20,7 +20,7 @@ from harness.nvrtc import compile_cubin
 from onepass.emulate import compile_for_host
 
 UNARY = [n + suffix for n in TRANSCENDENTAL for suffix in ("", "_h")] + list(EXACT)
-BINARY = ["div", "pow", "fmod", "remainder", "max", "min"]
+BINARY = ["div", "div_h", "pow", "fmod", "remainder", "max", "min"]
 
 # Below this a result may be 0: these take a reciprocal or a power that flushes.
 FLUSHING = {"exp_h", "exp2_h", "expm1_h", "sigmoid", "silu", "gelu_tanh", "gelu_erf", "softplus_h"}
