@@ -307,3 +307,16 @@ class DriverError(OnepassError):
         return (
             "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."
         )
+
+
+@dataclass(eq=False)
+class HostTooSlow(OnepassError):
+    """The host took longer to start a call than the device can be kept busy meanwhile."""
+
+    host_us: float
+
+    def what(self) -> str:
+        return f"the host needed {self.host_us:.0f} µs to start a call: its time can't be told from the device's"
+
+    def advice(self) -> str:
+        return "Time the call in a CUDA graph, or on more data."
