@@ -261,6 +261,24 @@ def numbered(source: str, around: tuple[int, ...] = (), margin: int = 3) -> str:
 
 
 @dataclass(eq=False)
+class BadCluster(OnepassError):
+    """A cluster, or a kernel made from one, breaks a rule that the stages after it rely on."""
+
+    name: str  # the cluster, node or tensor
+    problem: str  # completes the sentence that starts with the name
+    text: str = ""  # the whole, printed
+
+    def what(self) -> str:
+        return f"{self.name} {self.problem}" + (f"\n{self.text}" if self.text else "")
+
+    def advice(self) -> str:
+        return (
+            "This is a fault of onepass: please report the text above. "
+            "ONEPASS_DISABLE=1 runs the program without onepass meanwhile."
+        )
+
+
+@dataclass(eq=False)
 class NoNvrtc(OnepassError):
     """No NVRTC that compiles for an architecture was found."""
 
@@ -289,3 +307,16 @@ class DriverError(OnepassError):
         return (
             "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."
         )
+
+
+@dataclass(eq=False)
+class HostTooSlow(OnepassError):
+    """The host took longer to start a call than the device can be kept busy meanwhile."""
+
+    host_us: float
+
+    def what(self) -> str:
+        return f"the host needed {self.host_us:.0f} µs to start a call: its time can't be told from the device's"
+
+    def advice(self) -> str:
+        return "Time the call in a CUDA graph, or on more data."
