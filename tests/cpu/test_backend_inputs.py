@@ -199,7 +199,8 @@ def test_a_gradient_asked_for_inside_runs_in_pytorch() -> None:
     w = torch.randn(33, requires_grad=True)
     backend = Backend()
     out = torch.compile(f, backend=backend)(X, w)
-    same(torch.autograd.grad(out.sum(), w), torch.autograd.grad(f(X, w).sum(), w))
+    with torch.enable_grad():
+        same(torch.autograd.grad(out.sum(), w), torch.autograd.grad(f(X, w).sum(), w))
     assert backend.left == [GRADIENTS]
 
 
@@ -263,9 +264,12 @@ def test_autocast_with_attention_of_mixed_dtypes() -> None:
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
 def test_default_dtype(default: torch.dtype) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return work(x), torch.full((33,), 0.5) + 1, x.new_ones(3) * 2
+
     torch.set_default_dtype(default)
     try:
-        compiled_like_eager(lambda x: work(x) + torch.full((33,), 0.5), X.float())
+        compiled_like_eager(f, X)
     finally:
         torch.set_default_dtype(torch.float32)
 
