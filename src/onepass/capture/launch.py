@@ -51,7 +51,7 @@ def _cpu(built: Built) -> Call:
     pack = struct.Struct(f"{len(source.block)}q").pack
     kept = len(kernel.kept)
     element_bytes = built.traffic.bytes / max(1, built.elements)
-    run = cpu_kernel(source)
+    run = cpu_kernel(source).run
     inner = kernel.axis == "inner"
     cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
 
