@@ -83,6 +83,29 @@ class CannotWrite(OnepassError):
 
 
 @dataclass(eq=False)
+class CannotFuse(OnepassError):
+    """Something inside a function given to `fuse` can't become part of a kernel."""
+
+    function: str
+    where: str  # the user's file and line
+    op: str  # empty where the trouble is not one op
+    operands: tuple[str, ...]
+    reason: str
+
+    def what(self) -> str:
+        op = f"{self.op}({', '.join(self.operands)})" if self.op else "this"
+        return f"{self.where}: {op} in `{self.function}` can't be fused: {self.reason}"
+
+    def advice(self) -> str:
+        if self.reason.startswith("gradients"):
+            return "Call it under torch.no_grad() or torch.inference_mode()."
+        return (
+            "Move it out of the function that is fused, or use torch.compile(…, backend='onepass'), "
+            "which leaves such ops to PyTorch."
+        )
+
+
+@dataclass(eq=False)
 class NoCompiler(OnepassError):
     """No C++ compiler was found for the CPU."""
 
@@ -153,6 +176,31 @@ class BadSetting(OnepassError):
 
 
 @dataclass(eq=False)
+class BadOption(OnepassError):
+    """torch.compile was given a mode or option that the back end does not know."""
+
+    name: str
+    value: object
+    expected: str
+
+    def what(self) -> str:
+        return f"torch.compile(backend='onepass'): {self.name} is {self.value!r}, which is not {self.expected}"
+
+    def advice(self) -> str:
+        return "Correct it, or leave it out."
+
+
+FALLBACK_ADVICE = (
+    "This is a fault of onepass, and this part of the program runs in PyTorch instead. Please report the text above; "
+    "ONEPASS_STRICT=1 raises it with its traceback."
+)
+
+
+class LeftToPyTorch(UserWarning):
+    """Part of a program could not be compiled and runs in PyTorch."""
+
+
+@dataclass(eq=False)
 class NoCacheSpace(OnepassError):
     """Neither the cache directory nor a temporary directory takes a compiled kernel."""
 
@@ -210,6 +258,24 @@ def numbered(source: str, around: tuple[int, ...] = (), margin: int = 3) -> str:
         out.append(f"{'>' if n in around else ' '}{n:5d} | {lines[n - 1]}")
         previous = n
     return "\n".join(out)
+
+
+@dataclass(eq=False)
+class BadCluster(OnepassError):
+    """A cluster, or a kernel made from one, breaks a rule that the stages after it rely on."""
+
+    name: str  # the cluster, node or tensor
+    problem: str  # completes the sentence that starts with the name
+    text: str = ""  # the whole, printed
+
+    def what(self) -> str:
+        return f"{self.name} {self.problem}" + (f"\n{self.text}" if self.text else "")
+
+    def advice(self) -> str:
+        return (
+            "This is a fault of onepass: please report the text above. "
+            "ONEPASS_DISABLE=1 runs the program without onepass meanwhile."
+        )
 
 
 @dataclass(eq=False)
