@@ -124,7 +124,7 @@ def _cpu(point: Point, device: torch.device, sets: int) -> list[Roof]:
         kernel = cpu_kernel(point.case.reads, point.case.writes, store)
 
         def call(i: int, kernel: CpuKernel = kernel) -> Any:
-            kernel(pack(*streams.addresses(i), streams.numel), pieces, piece_bytes)
+            kernel.run(pack(*streams.addresses(i), streams.numel), pieces, piece_bytes, 0)
             return streams.outputs
 
         found.append(Roof(store, call, streams.bytes, streams.checker(call)))
@@ -146,7 +146,7 @@ def cuda_text(reads: int, writes: int, threads: int, store: str) -> str:
 def cpu_kernel(reads: int, writes: int, store: str) -> CpuKernel:
     """The same for the CPU, compiled by the host's compiler and run over PyTorch's threads."""
     text = _CPU % {"reads": reads, "writes": writes, "store": store, "piece": CPU_PIECE}
-    return load_kernel(cpu_prelude() + text, "roof", cache=open_cache())[0]
+    return load_kernel(cpu_prelude() + text, "roof", cache=open_cache())
 
 
 def _arch(device: torch.device) -> str:

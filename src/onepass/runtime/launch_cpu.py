@@ -138,24 +138,3 @@ def _bind(driver: ctypes.CDLL, kernel: int, threads: Threads) -> Run:
     new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     method = ctypes.addressof(ctypes.c_char.in_dll(driver, "onepass_run"))
     return cast(Run, new(method, job, None))
-
-
-def streaming_bytes() -> int:
-    """An output tensor of this many bytes or more is stored past the caches.
-
-    A quarter of the last-level cache. Measured (Zen 3, 32 MiB of cache, LayerNorm fp32 and a consumer of its
-    output, 2026-11-30): from 4 MiB on the two together take 0.82 of the time, at 2 MiB 1.2.
-    """
-    return last_level_cache_bytes() // 4
-
-
-@functools.cache
-def last_level_cache_bytes() -> int:
-    """The size of the processor's last cache; 32 MiB where the system does not say."""
-    for index in (3, 2):
-        try:
-            text = Path(f"/sys/devices/system/cpu/cpu0/cache/index{index}/size").read_text().strip()
-            return int(text.removesuffix("K")) * 1024
-        except (OSError, ValueError):
-            continue
-    return 32 * 1024 * 1024
