@@ -14,7 +14,8 @@ from onepass.capture.expand import Expansion, Operand, Refused, _Constant
 from onepass.dtypes import from_torch
 from onepass.ir.address import View, contiguous, reshape
 from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
-from onepass.ir.symbol import Size, name as named, product
+from onepass.ir.symbol import Size, product
+from onepass.ir.symbol import name as named
 from onepass.ops.opdef import CompositeDef
 from onepass.ops.table import BY_ATEN, COMPUTE_BOUND, VIEWS
 
