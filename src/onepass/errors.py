@@ -83,6 +83,29 @@ class CannotWrite(OnepassError):
 
 
 @dataclass(eq=False)
+class CannotFuse(OnepassError):
+    """Something inside a function given to `fuse` can't become part of a kernel."""
+
+    function: str
+    where: str  # the user's file and line
+    op: str  # empty where the trouble is not one op
+    operands: tuple[str, ...]
+    reason: str
+
+    def what(self) -> str:
+        op = f"{self.op}({', '.join(self.operands)})" if self.op else "this"
+        return f"{self.where}: {op} in `{self.function}` can't be fused: {self.reason}"
+
+    def advice(self) -> str:
+        if self.reason.startswith("gradients"):
+            return "Call it under torch.no_grad() or torch.inference_mode()."
+        return (
+            "Move it out of the function that is fused, or use torch.compile(…, backend='onepass'), "
+            "which leaves such ops to PyTorch."
+        )
+
+
+@dataclass(eq=False)
 class NoCompiler(OnepassError):
     """No C++ compiler was found for the CPU."""
 
@@ -150,6 +173,31 @@ class BadSetting(OnepassError):
 
     def advice(self) -> str:
         return f"Unset {self.name} or give it {self.expected}."
+
+
+@dataclass(eq=False)
+class BadOption(OnepassError):
+    """torch.compile was given a mode or option that the back end does not know."""
+
+    name: str
+    value: object
+    expected: str
+
+    def what(self) -> str:
+        return f"torch.compile(backend='onepass'): {self.name} is {self.value!r}, which is not {self.expected}"
+
+    def advice(self) -> str:
+        return "Correct it, or leave it out."
+
+
+FALLBACK_ADVICE = (
+    "This is a fault of onepass, and this part of the program runs in PyTorch instead. Please report the text above; "
+    "ONEPASS_STRICT=1 raises it with its traceback."
+)
+
+
+class LeftToPyTorch(UserWarning):
+    """Part of a program could not be compiled and runs in PyTorch."""
 
 
 @dataclass(eq=False)
@@ -259,3 +307,16 @@ class DriverError(OnepassError):
         return (
             "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."
         )
+
+
+@dataclass(eq=False)
+class HostTooSlow(OnepassError):
+    """The host took longer to start a call than the device can be kept busy meanwhile."""
+
+    host_us: float
+
+    def what(self) -> str:
+        return f"the host needed {self.host_us:.0f} µs to start a call: its time can't be told from the device's"
+
+    def advice(self) -> str:
+        return "Time the call in a CUDA graph, or on more data."

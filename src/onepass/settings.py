@@ -83,6 +83,14 @@ FUEL = Setting(
     False,
     "Stop after this many merges (to bisect).",
 )
+STRICT = Setting(
+    "ONEPASS_STRICT",
+    _flag,
+    False,
+    "0 or 1",
+    False,
+    "Raise where compiling fails, and do not run that graph in PyTorch with a warning.",
+)
 CACHE = Setting("ONEPASS_CACHE", _flag, True, "0 or 1", False, "Keep compiled kernels on disk.")
 CACHE_DIR = Setting(
     "ONEPASS_CACHE_DIR",
@@ -108,6 +116,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     DISABLE,
     DENY,
     FUEL,
+    STRICT,
     CACHE,
     CACHE_DIR,
     CXX,

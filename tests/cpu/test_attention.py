@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harness.models import MODELS, first, randomised, tokens
 from onepass.capture.attention import SetAside, set_aside
 from onepass.capture.attention_op import attention_op
 
@@ -394,3 +395,47 @@ def test_decoder_layer() -> None:
     assert same(got.run(target, memory), layer(target, memory, tgt_mask=mask, tgt_is_causal=True), ROUNDING)
     assert got.calls["onepass.attention.default"] == 2
     assert not any("softmax" in call for call in got.calls)
+
+
+@pytest.fixture
+def masks_always_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers as it traces under torch before 2.13: no mask is left out while compiling."""
+    masking = pytest.importorskip("transformers.masking_utils")
+    monkeypatch.setattr(masking, "is_torchdynamo_exporting", lambda: True)
+
+
+PROVEN = {
+    "bert": ["proven all true"] * 2,
+    "bert padded": ["lightened"] * 2,
+    "gpt2": ["proven causal"] * 2,
+    "llama padded": ["lightened"] * 2,
+    "qwen2": ["proven causal"] * 2,
+    "modernbert": ["proven all true", "lightened", "lightened"],
+    "t5": ["kept"] * 2 + ["kept", "proven all true"] * 2,
+}
+
+
+@pytest.mark.usefixtures("masks_always_built")
+@pytest.mark.parametrize("name", list(PROVEN))
+def test_models_keep_attention_whole_and_their_results(name: str) -> None:
+    model = MODELS[name]
+    module = randomised(model.build)
+    got = captured(module)
+    for batch, length in ((3, 10), (5, 14)):
+        inputs = model.inputs(batch, length)
+        for tensor in inputs.values():
+            for dim in model.dynamic:
+                torch._dynamo.mark_dynamic(tensor, dim)
+        assert same(first(got.run(**inputs)), first(module(**inputs)), ROUNDING)
+    assert got.masks == PROVEN[name]
+    assert len(got.graphs) == 1
+    assert got.calls["onepass.attention.default"] == len(got.masks)
+    assert not any("softmax" in call or "bmm" in call for call in got.calls)
+    assert not any("repeat" in call for call in got.calls)
+
+
+@pytest.mark.usefixtures("masks_always_built")
+def test_the_mask_of_bert_leaves_no_arithmetic_behind() -> None:
+    got = captured(randomised(MODELS["bert"].build))
+    got.run(**tokens(3, 10))
+    assert not any("arange" in call or "iota" in call or "ge.Scalar" in call for call in got.calls)

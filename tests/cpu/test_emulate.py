@@ -277,6 +277,43 @@ def test_collectives(folder: Path) -> None:
     assert sorted(o[7]) == list(range(0, 128, 2))
 
 
+TICKET = r"""
+struct Args { const float* x; float* partial; float* out; int* ticket; };
+// x: grid x 64; partial: grid. The block that draws the last ticket adds the partials in their order.
+extern "C" __global__ void __launch_bounds__(64) k(const __grid_constant__ Args a) {
+  __shared__ float scratch[4];
+  __shared__ int last;
+  groups<64, 1> g(scratch);
+  const float sum = g.sum(a.x[blockIdx.x * 64 + threadIdx.x]);
+  if (threadIdx.x == 0) {
+    store<plain>(a.partial + blockIdx.x, pack<float>({sum}));
+    __threadfence();
+    last = atomicAdd(a.ticket, 1) == (int)gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!last || threadIdx.x) return;
+  float total = 0.0f;
+  for (int b = 0; b < gridDim.x; ++b) total += load<plain, 1>(a.partial + b).get(0);
+  *a.out = total;
+}
+"""
+
+
+def test_the_last_block_finishes_whatever_the_order(folder: Path) -> None:
+    kernel = compile_for_host(fill(TICKET), "k", cache_dir=folder)
+    x = np.random.default_rng(0).normal(1, 1, (40, 64)).astype(np.float32)
+    totals = set()
+    for seed in range(5):
+        partial, out, ticket = np.full(40, np.nan, "f4"), np.full(1, np.nan, "f4"), np.zeros(1, "i4")
+        buffers = {"x": x, "partial": partial, "out": out, "ticket": ticket}
+        kernel.launch(
+            40, 64, 0, struct.pack("QQQQ", *(b.ctypes.data for b in buffers.values())), buffers, seed
+        )
+        totals.add(float(out[0]))
+    assert len(totals) == 1
+    assert abs(totals.pop() - x.astype(np.float64).sum()) < 2560 * 2**-20
+
+
 def test_compile_errors_name_the_line(folder: Path) -> None:
     text = 'extern "C" __global__ void k(int n) {\n  undeclared = n;\n}'
     with pytest.raises(CompileError, match=r"k\.cu:2.*undeclared") as caught:

@@ -159,7 +159,36 @@ def test_named_masks_of_any_number_of_keys_are_never_proven_causal() -> None:
         NAMED.items(), outcomes([mask for _, mask in NAMED.values()], square=False), strict=True
     ):
         assert found == UNPROVEN or found == truth(mask, square=False), name
-        assert found == (ALL if expected is ALL and name != "where always zero" else UNPROVEN), name
+        assert found == (ALL if expected is ALL else UNPROVEN), name
+
+
+def test_the_last_query_sees_every_key_it_may() -> None:
+    def outcome(mask: Callable[[int], Tensor]) -> str:
+        seen: list[str] = []
+
+        def backend(gm: torch.fx.GraphModule, _: Any) -> Any:
+            seen.extend(outcome.mask for outcome in set_aside(gm))
+            return gm.forward
+
+        query, key = torch.randn(3, 2, 1, 8), torch.randn(3, 2, 7, 8)
+        torch._dynamo.mark_dynamic(key, 2)
+
+        def function(query: Tensor, key: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(query, key, key, mask(key.shape[2]))
+
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend=backend, fullgraph=True)
+        assert torch.allclose(compiled(query, key), function(query, key), rtol=1e-5, atol=1e-6)
+        return seen[0]
+
+    def past(keys: int) -> Tensor:
+        return torch.arange(1)[:, None] + (keys - 1)
+
+    assert outcome(lambda keys: kv(keys) <= past(keys)) == ALL
+    assert outcome(lambda keys: (kv(keys) <= past(keys)) & (kv(keys) >= 0)) == ALL
+    assert outcome(lambda keys: kv(keys) < past(keys)) not in (ALL, CAUSAL)
+    assert outcome(lambda keys: kv(keys) > past(keys) - 5) not in (ALL, CAUSAL)
+    assert outcome(lambda keys: kv(keys) <= torch.arange(1)[:, None]) not in (ALL, CAUSAL)
 
 
 def random_mask(source: random.Random) -> Mask:

@@ -20,12 +20,12 @@ from harness.nvrtc import compile_cubin
 from onepass.emulate import compile_for_host
 
 UNARY = [n + suffix for n in TRANSCENDENTAL for suffix in ("", "_h")] + list(EXACT)
-BINARY = ["div", "pow", "fmod", "remainder", "max", "min"]
+BINARY = ["div", "div_h", "pow", "fmod", "remainder", "max", "min"]
 
 # Below this a result may be 0: these take a reciprocal or a power that flushes.
 FLUSHING = {"exp_h", "exp2_h", "expm1_h", "sigmoid", "silu", "gelu_tanh", "gelu_erf", "softplus_h"}
 FLUSHED = 2.0**-121  # x 2^-126 where x is at most 88
-DENORMAL = 2.0**-148  # two steps of the smallest number
+DENORMAL = 2.0**-147  # four steps of the smallest number: ex2 may be off by 2.5
 
 
 def floor_of(name: str) -> float:

@@ -32,7 +32,7 @@ def test_layer_norm_compiles_without_spills(arch: int, dtype: str) -> None:
     assert 16 < compiled.registers <= 128
     assert compiled.spill_bytes == compiled.stack_bytes == 0
     assert compiled.cubin[:4] == b"\x7fELF"
-    assert "warning" not in compiled.log, compiled.log
+    assert not re.search(r"kernel\.cu\(\d+\): warning", compiled.log), compiled.log
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -44,7 +44,7 @@ def test_every_function_compiles_without_local_memory(arch: int) -> None:
     compiled = compile_cubin(map_text(calls), arch)
     assert compiled.registers > 0
     assert compiled.spill_bytes == compiled.stack_bytes == 0
-    assert "warning" not in compiled.log, compiled.log
+    assert not re.search(r"kernel\.cu\(\d+\): warning", compiled.log), compiled.log
 
 
 def test_a_spill_shows() -> None:
@@ -66,7 +66,7 @@ def test_texts_are_header_free_and_keep_instructions_in_one_place() -> None:
     for file in PRELUDE.glob("*.cuh"):
         assert file.read_text() in cuda_prelude(), f"{file.name} is not part of the prelude"
         if file.name != "ptx.cuh":
-            assert not re.search(r"\basm\b", file.read_text()), file.name
+            assert not re.search(r"\basm\s*(volatile\s*)?\(", file.read_text()), file.name
 
 
 # The forms that kernels live on: a change of these is a change of the time model.
@@ -86,6 +86,15 @@ def test_every_function_has_its_costs() -> None:
     assert set(recorded) == {*UNARY, *BINARY}
     text = (PRELUDE / "math.cuh").read_text()
     assert all(f" op_{name}(float" in text for name in recorded)
+
+
+def test_recorded_errors_are_small_enough() -> None:
+    """A few ulp for fp32; for 16-bit results well under half an ulp of bf16 (2^-9 at its smallest)."""
+    recorded = tomllib.loads((PRELUDE / "costs.toml").read_text())
+    for name, row in recorded.items():
+        if "max_error" in row:
+            assert row["max_error"] <= (2**-11 if name.endswith("_h") else 8 * 2**-23), name
+            assert row["floor"] < 2**-120, name
 
 
 def test_reduce_scratch() -> None:

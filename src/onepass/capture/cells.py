@@ -32,7 +32,8 @@ Cell = Formula | Cases
 # so the tensor's arithmetic is that of the integers.
 _MAX_CONSTANT = 2**40
 _MAX_FACTOR = 2**20
-# Masks of transformers have at most 4 cases; the limit keeps the work of one reading small.
+# The masks of the models measured have at most 2 cases (docs/notes/003-real-graphs.md); the limit keeps
+# a reading short.
 _MAX_CASES = 16
 # Floats on which no floating dtype rounds.
 _PLAIN = (0.0, 1.0, -1.0, float("inf"), float("-inf"))

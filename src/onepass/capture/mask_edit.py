@@ -20,6 +20,7 @@ _CONJUNCTIONS = ("and_", "logical_and", "bitwise_and")
 
 def lightened(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) -> Node:
     """A smaller mask that broadcasts to the same: no repetitions, no parts that let everything through."""
+    _open_gathers(mask, grids)
     current = mask
     while True:
         lighter = _lighter(current, grids, queries, keys) if _is_untouched(current) else None
@@ -74,12 +75,26 @@ def _is_untouched(node: Node) -> bool:
     return type(value) is FakeTensor and value._version == 0 and not may_be_written(node)
 
 
+def _open_gathers(mask: Node, grids: Mapping[Node, Grid]) -> None:
+    """Read the parts of a mask that are gathered in order, as masks of padding are, through views."""
+    parts = set(ancestors(mask))
+    for node in sorted(parts - {mask}):
+        if name_of(node) != "getitem" or not _is_untouched(node):
+            continue
+        with node.graph.inserting_before(node):
+            view = _gather_as_view(node, grids)
+        if view is not None:
+            node.replace_all_uses_with(view, delete_user_cb=parts.__contains__)
+            erase_unused(node, grids)
+
+
 def _gather_as_view(node: Node, grids: Mapping[Node, Grid]) -> Node | None:
     """A gather ``x[i, j]`` whose indices count up along one dimension of the result each, as a view of x."""
     source, items = node.args
-    value = source.meta.get("example_value") if isinstance(source, Node) else None
-    whole = sizes_of(node.meta["example_value"].shape)
-    if value is None or not isinstance(items, tuple) or len(items) != value.dim():
+    if not isinstance(source, Node) or not _is_untouched(source):
+        return None
+    value, whole = source.meta["example_value"], sizes_of(node.meta["example_value"].shape)
+    if not isinstance(items, tuple) or len(items) != value.dim():
         return None
     index: list[slice | None] = [None] * len(whole)
     place = -len(whole) - 1

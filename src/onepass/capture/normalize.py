@@ -232,7 +232,7 @@ class _Reader:
         whole = describe(node.name, fake)
         at: Size = 0
         for i, piece in enumerate(pieces):
-            expansion = Expansion(f"{node.name}_{i}", piece.shape)
+            expansion = Expansion(f"{node.name}.{i}", piece.shape)
             place = View(
                 tuple((piece.shape[d], stride) for d, (_, stride) in enumerate(whole.view.dims)),
                 (at * whole.view.dims[dim][1]),

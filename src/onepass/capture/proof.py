@@ -20,7 +20,7 @@ import sympy
 Variable: TypeAlias = int | sympy.Expr
 
 # Limits on the work of one proof, not on its correctness: beyond them the statement counts as unproven. The
-# masks of transformers need fewer than 10 branches and 30 inequalities (docs/notes/003-real-graphs.md).
+# masks of the models measured need at most 5 branches and 14 inequalities (docs/notes/003-real-graphs.md).
 MAX_BRANCHES = 512
 MAX_INEQUALITIES = 2000
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 import re
-import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +12,10 @@ import torch
 from torch.fx import Node
 
 from onepass.build import Built, Plan
+from onepass.capture.launch import launch_plan
 from onepass.capture.normalize import Captured, is_view, size
 from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size
-from onepass.plan.schedules import cpu
-from onepass.runtime.counters import COUNTERS
-from onepass.runtime.load import cpu_kernel
 
 Runner = Callable[[list[Any]], Any]
 
@@ -50,7 +46,7 @@ class _Writer:
         self.captured = captured
         self.graph = captured.graph
         self.nodes = {n.name: n for n in self.graph.graph.nodes}
-        self.scope: dict[str, Any] = {"empty": torch.empty_strided, "restrided": restrided, "counters": COUNTERS}
+        self.scope: dict[str, Any] = {"empty": torch.empty_strided, "restrided": restrided, }
         self.lines: list[tuple[str, list[str]]] = []  # a line, and the variables it needs
         self.made: set[str] = set()
         self.atoms: dict[str, str] = {}
@@ -123,8 +119,8 @@ class _Writer:
         for store in built.cluster.stores:
             self.allocate(store.tensor, built.cluster.device)
         k = f"k{len(self.scope)}"
-        launcher = _cpu_launcher(built)
-        self.scope[k] = launcher
+        launcher = launch_plan(built)
+        self.scope[k] = launcher.call
         values = []
         for f in built.source.block:
             if f.kind == "pointer":
@@ -133,8 +129,7 @@ class _Writer:
                 values.append(f"{name}.data_ptr()" + ("" if offset == "0" else f" + {offset}"))
             elif f.kind == "size":
                 values.append(self.spell(f.size))
-        rows = self.spell(cpu.rows(built.kernel))
-        extent = self.spell(cpu.pieces_extent(built.kernel))
+        rows, extent = (self.spell(s) for s in launcher.sizes)
         self.put(f"{k}({rows}, {extent}, {', '.join(values)})", uses)
 
     def allocate(self, tensor: str, device: str) -> None:
@@ -251,38 +246,3 @@ def _sizes(node: Node) -> list[tuple[str, Any]]:
 def restrided(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """A copy laid out with other strides."""
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
-
-
-def _cpu_launcher(built: Built) -> Callable[..., None]:
-    """Packs a call's block and runs it over threads."""
-    kernel, source = built.kernel, built.source
-    chunk = cpu.chunk(kernel)
-    sized = [f for f in source.block if f.kind != "extra"]
-    gathers = any(f.name == "error" for f in source.block)
-    pack = struct.Struct(f"{len(source.block)}q").pack
-    kept = len(kernel.kept)
-    element_bytes = built.traffic.bytes / max(1, built.elements)
-    run = cpu_kernel(source)
-    per_column = 16 if kernel.axis == "inner" else 1
-    assert len(sized) + 2 + gathers == len(source.block)
-
-    def launch(rows: int, extent: int, *values: int) -> None:
-        chunks = -(-extent // chunk) if chunk else 1
-        items = rows * chunks
-        if items == 0:
-            return
-        cols = values[cols_at]
-        scratch = kept * 4 * (cols * per_column + 63 & ~63)
-        item_bytes = int(element_bytes * (cols * chunk if kernel.axis == "inner" else chunk or cols)) + 1
-        COUNTERS.launched += 1
-        if gathers:
-            error = (ctypes.c_longlong * 1)()
-            run(pack(*values, chunks, chunk, ctypes.addressof(error)), items, item_bytes, scratch)
-            if error[0]:
-                raise IndexError("index out of range in self")
-        else:
-            run(pack(*values, chunks, chunk), items, item_bytes, scratch)
-
-    cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
-    return launch
-

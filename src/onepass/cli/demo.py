@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from onepass.insight.demo.story import Story
     from onepass.insight.fusion_experiment import Experiment, Way
-    from onepass.insight.interleave import Spread
+    from onepass.runtime.timer import Spread
 
 _OUT = Path("out/demo")
 _REPORT_WIDTH = 110

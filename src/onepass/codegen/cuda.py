@@ -25,15 +25,29 @@ from onepass.ir.symbol import Poly
 from onepass.ops.table import OPS, REDUCE
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule
 
 TYPE = {"float": "float", "int": "i64", "bool": "bool"}
 IDENTITY = {"sum": "0.0f", "max": "-__int_as_float(0x7f800000)", "min": "__int_as_float(0x7f800000)"}
 
 
-def emit_row(kernel: Kernel, name: str, schedule: RowSchedule) -> tuple[tuple[Field, ...], str]:
-    """The argument block and the text of a kernel that holds rows in registers."""
-    printer = _RowPrinter(kernel, name, schedule)
-    return printer.block, printer.text()
+CudaSchedule = FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule
+
+
+def emit(kernel: Kernel, name: str, schedule: CudaSchedule) -> tuple[tuple[Field, ...], str]:
+    """The argument block and the text of a kernel."""
+    if isinstance(schedule, RowSchedule):
+        printer: _Printer = _RowPrinter(kernel, name, schedule)
+    elif isinstance(schedule, FlatSchedule):
+        printer = _FlatPrinter(kernel, name, schedule)
+    elif isinstance(schedule, StreamSchedule):
+        printer = _StreamPrinter(kernel, name, schedule)
+    else:
+        printer = _StridedPrinter(kernel, name, schedule)
+    printer.print()
+    body = "\n".join(printer.lines)
+    return printer.block, f"{cuda_prelude()}\n{struct(printer.block)}\n{body}\n"
 
 
 class _Printer:
@@ -47,7 +61,15 @@ class _Printer:
         self.kinds.update({s.name: "float" for s in kernel.stages if isinstance(s, ReduceRow)})
         self.rank = len(kernel.outer)
         self.lines: list[str] = []
+        self.tabled: set[str] = set()
         self.written = {f.tensor for f in self.block if f.kind == "pointer" and not f.ctype.startswith("const")}
+
+    def print(self) -> None:
+        raise NotImplementedError
+
+    def head(self, threads: str) -> None:
+        self.put(0, f'extern "C" __global__ void __launch_bounds__({threads}) {self.name}'
+                    "(const __grid_constant__ Args a) {")
 
     def put(self, depth: int, line: str) -> None:
         self.lines.append("  " * depth + line if not line.startswith("#") else line)
@@ -81,8 +103,12 @@ class _Printer:
         return "cached" if shared or a.index else "stream"
 
     def table_row(self, depth: int, a: Access) -> None:
+        """The pointer of a gathered row, set once."""
+        if a.name in self.tabled:
+            return
+        self.tabled.add(a.name)
         self.put(depth, f"check_index({a.index}, a.{a.name}_n);")
-        self.put(depth, f"{self.pointer_type(a)} const {a.name}_g = a.{a.name} + {a.index} * a.{a.name}_t;")
+        self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a.{a.name} + {a.index} * a.{a.name}_t;")
 
     def one(self, s: LoadValue) -> str:
         """A value that is the same along the row."""
@@ -133,11 +159,9 @@ class _RowPrinter(_Printer):
         self.loaded: set[str] = set()
         self.reduced = ""  # the last value that a reduction gave
 
-    def text(self) -> str:
+    def print(self) -> None:
         s = self.schedule
-        bounds = f"{s.threads}" + (f", {s.min_blocks}" if s.min_blocks else "")
-        self.put(0, f'extern "C" __global__ void __launch_bounds__({bounds}) {self.name}'
-                    "(const __grid_constant__ Args a) {")
+        self.head(f"{s.threads}" + (f", {s.min_blocks}" if s.min_blocks else ""))
         self.put(1, f"constexpr int T = {s.lanes}, R = {s.groups}, K = {s.steps}, E = {s.width}, cols = {s.cols};")
         if scratch := reduce_scratch_bytes(s.lanes, s.groups):
             self.put(1, f"__shared__ float scratch[{scratch // 4}];")
@@ -153,8 +177,6 @@ class _RowPrinter(_Printer):
         for stage in self.kernel.stages:
             self.stage(stage)
         self.put(0, "}")
-        body = "\n".join(self.lines)
-        return f"{cuda_prelude()}\n{struct(self.block)}\n{body}\n"
 
     # Loads
 
@@ -247,7 +269,7 @@ class _RowPrinter(_Printer):
         guard = not self.schedule.exact
         if guard:
             self.put(2, "if (c < cols) {")
-        self.step(loop, 3 if guard else 2)
+        self.step(loop, 3 if guard else 2, guard and self.schedule.cols % self.schedule.width != 0)
         if guard:
             self.put(2, "}")
         self.put(1, "}")
@@ -257,7 +279,7 @@ class _RowPrinter(_Printer):
         names = dict.fromkeys(s.access for s in loop.body if isinstance(s, LoadValue))
         return [self.kernel.access(n) for n in names if n not in self.loaded]
 
-    def step(self, loop: ColumnLoop, depth: int) -> None:
+    def step(self, loop: ColumnLoop, depth: int, ragged: bool) -> None:
         vectors: dict[str, str] = {}
         for s in loop.body:
             if isinstance(s, LoadValue):
@@ -274,7 +296,6 @@ class _RowPrinter(_Printer):
             self.put(depth, f"{kind} {a.name}_t{'[E]' if kind == 'float' else ''};")
         self.put(depth, "#pragma unroll")
         self.put(depth, "for (int e = 0; e < E; ++e) {")
-        ragged = not self.schedule.exact and self.schedule.cols % self.schedule.width != 0
         for s in loop.body:
             self.lane_statement(s, vectors, depth + 1, ragged)
         self.put(depth, "}")
@@ -315,12 +336,6 @@ class _RowPrinter(_Printer):
         self.put(depth, f"if (live) {text}")
 
 
-def emit_flat(kernel: Kernel, name: str, schedule: FlatSchedule) -> tuple[tuple[Field, ...], str]:
-    """The argument block and the text of an element-wise kernel."""
-    printer = _FlatPrinter(kernel, name, schedule)
-    return printer.block, printer.text()
-
-
 class _FlatPrinter(_Printer):
     """One path for vectors and one for single elements, chosen at run time: a new shape never needs a new kernel."""
 
@@ -329,7 +344,7 @@ class _FlatPrinter(_Printer):
         self.schedule = schedule
         self.block = fields(kernel, (("vectors", "i64"), ("wide", "i64")))
 
-    def text(self) -> str:
+    def print(self) -> None:
         s = self.schedule
         self.put(0, "template <int E> __device__ __forceinline__ void vector_of(const Args& a, i64 position) {")
         self.put(1, "i64 row, c;")
@@ -343,8 +358,7 @@ class _FlatPrinter(_Printer):
         self.body()
         self.put(0, "}")
         self.put(0, "")
-        self.put(0, f'extern "C" __global__ void __launch_bounds__({s.threads}) {self.name}'
-                    "(const __grid_constant__ Args a) {")
+        self.head(f"{s.threads}")
         self.put(1, f"const i64 total = a.rows * a.vectors, first = (i64)blockIdx.x * {s.threads * s.steps} + threadIdx.x;")
         for condition, width in (("a.wide", s.width), ("!a.wide", 1)):
             self.put(1, f"if ({condition}) {{")
@@ -353,8 +367,6 @@ class _FlatPrinter(_Printer):
             self.put(3, f"if (first + k * {s.threads} < total) vector_of<{width}>(a, first + k * {s.threads});")
             self.put(1, "}")
         self.put(0, "}")
-        body = "\n".join(self.lines)
-        return f"{cuda_prelude()}\n{struct(self.block)}\n{body}\n"
 
     def body(self) -> None:
         vectors: dict[str, str] = {}
@@ -420,3 +432,116 @@ class _FlatPrinter(_Printer):
                 self.put(depth, f"{a.name}_t.set(e, from_value<{a.dtype.ctype}>::of({s.value}));")
         else:
             self.put(depth, self.compute(s, "c + e"))
+
+
+class _StreamPrinter(_RowPrinter):
+    """The columns in a loop whose length is an argument; accesses are vectors, or elements where alignment asks for it."""
+
+    def __init__(self, kernel: Kernel, name: str, schedule: StreamSchedule) -> None:
+        _Printer.__init__(self, kernel, name)
+        self.stream = schedule
+        self.block = fields(kernel, (("wide", "i64"),))
+        self.loaded: set[str] = set()
+
+    def print(self) -> None:
+        s = self.stream
+        self.put(0, "template <int A> __device__ __forceinline__ void walk(const Args& a, float* scratch) {")
+        self.put(1, f"constexpr int T = {s.lanes}, E = {s.width};")
+        self.put(1, "groups<T, 1> group(scratch);")
+        self.put(1, "const int lane = threadIdx.x;")
+        self.put(1, "const i64 cols = a.cols, row = blockIdx.x;")
+        self.put(1, "const bool live = true;")
+        self.decode(1, "row")
+        self.pointers(1)
+        for stage in self.kernel.stages:
+            self.stage(stage)
+        self.put(0, "}")
+        self.put(0, "")
+        self.head(f"{s.threads}")
+        self.put(1, f"__shared__ float scratch[{max(1, reduce_scratch_bytes(s.lanes, 1) // 4)}];")
+        self.put(1, f"if (a.wide) walk<{s.width}>(a, scratch); else walk<1>(a, scratch);")
+        self.put(0, "}")
+
+    def load_text(self, a: Access, c: str) -> str:
+        hint = self.hint(a)
+        if a.column == "strided":
+            return f"load_strided<{hint}, E>({a.name}_g + ({c}) * a.{a.name}_c, a.{a.name}_c, {self.left(c)})"
+        return f"load_part<{hint}, E, A>({a.name}_g + ({c}), {self.left(c)})"
+
+    def left(self, c: str) -> str:
+        return f"(cols - ({c}) < E ? (int)(cols - ({c})) : E)"
+
+    def column_loop(self, loop: ColumnLoop) -> None:
+        for s in loop.body:
+            if isinstance(s, LoadValue) and (a := self.kernel.access(s.access)).index and a.name not in self.loaded:
+                self.table_row(1, a)
+            if isinstance(s, Accumulate):
+                self.put(1, f"float {s.name}_a = {IDENTITY[s.op]};")
+        self.put(1, "#pragma unroll 2")
+        self.put(1, "for (i64 c = (i64)lane * E; c < cols; c += T * E) {")
+        self.step(loop, 2, ragged=True)
+        self.put(1, "}")
+
+    def put_store(self, s: StoreValue, depth: int) -> None:
+        a = self.kernel.access(s.access)
+        packed = f"pack<{a.dtype.ctype}, E>({a.name}_t)" if a.dtype.kind == "float" else f"{a.name}_t"
+        if a.column == "strided":
+            self.put(depth, f"store_strided<stream, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {packed}, {self.left('c')});")
+        else:
+            self.put(depth, f"store_part<stream, E, A>({a.name}_g + c, {packed}, {self.left('c')});")
+
+
+class _StridedPrinter(_Printer):
+    """One thread walks the reduced dimension of one inner element."""
+
+    def __init__(self, kernel: Kernel, name: str, schedule: StridedSchedule) -> None:
+        super().__init__(kernel, name)
+        self.schedule = schedule
+
+    def print(self) -> None:
+        self.head(f"{self.schedule.threads}")
+        self.put(1, f"const i64 position = (i64)blockIdx.x * {self.schedule.threads} + threadIdx.x;")
+        self.put(1, "if (position >= a.rows * a.inner) return;")
+        self.put(1, "i64 row, c;")
+        self.put(1, "divide(position, a.inner, row, c);")
+        self.decode(1, "row")
+        self.pointers(1)
+        for stage in self.kernel.stages:
+            if isinstance(stage, RowBlock):
+                for s in stage.body:
+                    self.statement(s, 1, "")
+            elif isinstance(stage, ColumnLoop):
+                self.loop(stage)
+            else:
+                self.put(1, f"const float {stage.name} = {stage.name}_a;")
+        self.put(0, "}")
+
+    def loop(self, loop: ColumnLoop) -> None:
+        for s in loop.body:
+            if isinstance(s, Accumulate):
+                self.put(1, f"float {s.name}_a = {IDENTITY[s.op]};")
+        self.put(1, "#pragma unroll 4")
+        self.put(1, "for (i64 r = 0; r < a.cols; ++r) {")
+        for s in loop.body:
+            self.statement(s, 2, "r")
+        self.put(1, "}")
+
+    def statement(self, s: Statement, depth: int, r: str) -> None:
+        if isinstance(s, LoadValue):
+            a = self.kernel.access(s.access)
+            self.put(depth, f"const {TYPE[s.kind]} {s.name} = "
+                            f"{self.element(s, f'load<{self.hint(a)}, 1>({self.place(a, r)})', '0')};")
+        elif isinstance(s, StoreValue):
+            a = self.kernel.access(s.access)
+            self.put(depth, f"*({self.place(a, r)}) = from_value<{a.dtype.ctype}>::of({s.value});")
+        elif isinstance(s, Accumulate):
+            value = self.operand(s.value, "float")
+            self.put(depth, f"{s.name}_a = {REDUCE[s.op].combine.format(f'{s.name}_a', value)};")
+        elif isinstance(s, IotaValue):
+            self.put(depth, f"const i64 {s.name} = {s.name}_b + {r or '0'} * a.{s.name}_step;")
+        else:
+            self.put(depth, self.compute(s, r or "0"))
+
+    def place(self, a: Access, r: str) -> str:
+        along = {"zero": "", "unit": " + c", "strided": f" + c * a.{a.name}_c"}[a.column]
+        return f"{a.name}_g{along}" + (f" + r * a.{a.name}_r" if r else "")

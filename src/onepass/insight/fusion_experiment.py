@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu, layer_norm
 
-from onepass.insight.interleave import Spread, interleaved
+from onepass.runtime.timer import Spread, interleaved
 
 WAYS = EAGER, TWO_FUSED, ALL_FUSED, PLAIN_ADD = "eager", "two fused", "all fused", "plain add"
 

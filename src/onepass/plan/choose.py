@@ -1,20 +1,44 @@
-"""Which schedule runs a kernel on a device, or why none does."""
+"""Which schedules can run a cluster on a device, the best first."""
 
 from __future__ import annotations
 
 from onepass.device import Device
 from onepass.ir.cluster import Cluster
 from onepass.ir.kernel import Kernel
-from onepass.plan.schedules import cpu
+from onepass.plan.lower import lower
+from onepass.plan.schedules import cpu, flat, row, row_stream, row_strided
 from onepass.plan.schedules.cpu import CpuSchedule
+from onepass.plan.schedules.flat import FlatSchedule
+from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.spaces import Layout
 
-Schedule = CpuSchedule
+Schedule = CpuSchedule | FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule
+Candidate = tuple[Kernel, Schedule]
 
 
-def choose(kernel: Kernel, cluster: Cluster, device: Device) -> Schedule | str:
+def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candidate] | str:
+    """Kernels with a schedule each: the first is chosen, the next ones are for when the compiler spills."""
+    held = lower(cluster, layout)
+    if isinstance(held, str):
+        return held
     if device.kind == "cpu":
-        return cpu.schedule(kernel)
-    return "no schedule for this device"
+        return [(held, cpu.schedule(held))]
+    if not held.reduces:
+        made = flat.schedules(held, device)
+        return made if isinstance(made, str) else [(held, s) for s in made]
+    walked = lower(cluster, layout, hold=False)
+    assert not isinstance(walked, str)
+    found: list[Candidate] = []
+    reasons = []
+    for kernel, tried in ((held, row.schedules(held, device)), (walked, row_strided.schedules(walked, device)),
+                          (walked, row_stream.schedules(walked, device))):
+        if isinstance(tried, str):
+            reasons.append(tried)
+        else:
+            found += [(kernel, s) for s in tried]
+    return found or "; ".join(reasons)
 
 
 def kernel_name(schedule: Schedule, cluster: Cluster) -> str:

@@ -32,15 +32,16 @@ from onepass.plan.spaces import Layout, Refusal, Strides, table_stride
 RECOMPUTE_COST = 5
 
 
-def lower(cluster: Cluster, layout: Layout) -> Kernel | Refusal:
-    """The kernel of a cluster, or why there is none."""
-    return _Lowering(cluster, layout).run()
+def lower(cluster: Cluster, layout: Layout, hold: bool = True) -> Kernel | Refusal:
+    """The kernel of a cluster, or why there is none. Without ``hold`` every phase computes what it needs from loads."""
+    return _Lowering(cluster, layout, hold).run()
 
 
 @dataclass
 class _Lowering:
     cluster: Cluster
     layout: Layout
+    hold: bool
     short: dict[str, str] = field(default_factory=dict)  # node → identifier
     accesses: dict[str, Access] = field(default_factory=dict)
     wide: dict[str, bool] = field(default_factory=dict)  # node → differs from column to column
@@ -90,6 +91,8 @@ class _Lowering:
 
     def address(self) -> str:
         for node in self.cluster.nodes:
+            if isinstance(node, Iota) and self.inside:
+                return "space_mismatch: an index computed inside a reduction with an inner dimension"
             if not isinstance(node, Load):
                 continue
             access = self.access(f"x{len(self.accesses)}", node.tensor, self.layout.accesses[node.name])
@@ -117,7 +120,7 @@ class _Lowering:
     def stages(self) -> list[Stage]:
         last = max([*(self.phase[s.value] for s in self.cluster.stores)], default=0)
         self.keep: set[str] = set()
-        for p in range(1, last + 1):
+        for p in range(1, last + 1 if self.hold else 1):
             self.needs(p)
         stages: list[Stage] = []
         done: set[str] = set()

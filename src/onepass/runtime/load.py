@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from onepass.codegen.emit import Source
 from onepass.runtime.cache import cache_key, open_cache
@@ -13,6 +14,8 @@ from onepass.runtime.counters import COUNTERS
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
 from onepass.runtime.launch_cuda import CudaKernel
 from onepass.runtime.nvrtc import OPTIONS, Resources, compile_cubin, version
+
+T = TypeVar("T")
 
 _lock = threading.Lock()
 _cpu: dict[str, CpuKernel] = {}
@@ -67,8 +70,7 @@ def cuda_kernel(source: Source, arch: str, threads: int) -> CudaKernel:
     return known
 
 
-def at_once(jobs: list[Any]) -> None:
-    """Runs compilations side by side; the first error is raised."""
+def at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """Runs jobs that compile side by side and gives their results in order; the first error is raised."""
     with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(job) for job in jobs]:
-            done.result()
+        return [done.result() for done in [pool.submit(job) for job in jobs]]

@@ -258,7 +258,12 @@ ONEPASS_FN void store_sn(T* p, i64 step, V x, i64 n) {
 }
 
 // Past the caches where the machine can and `p` is aligned to 64 bytes (32 for a 16-bit type), else `store`: for an
-// output that will not fit in the last-level cache anyway, it saves reading the line before writing it.
+// output that will not stay in the last-level cache anyway, it saves reading each line before writing it. A line
+// that gets both kinds of store is slow (LayerNorm at 129 columns: 5 times), so it is all rows or none: `can_stream`.
+template <class T>
+ONEPASS_FN bool can_stream(const T* rows, i64 cols) {
+  return (((unsigned long)rows | (unsigned long)(cols * (i64)sizeof(T))) & 63) == 0;
+}
 template <class T>
 ONEPASS_FN void stream(T* p, vf x) { store(p, x); }
 #if ONEPASS_NATIVE >= 8 && !defined(__clang__)
@@ -285,6 +290,25 @@ ONEPASS_FN void store_or_stream(T* p, vf x, bool past_caches) {
     stream(p, x);
   else
     store(p, x);
+}
+
+// The end of a row whose length is no multiple of 16: its last 16 elements, of which the first have been seen before
+// (`tail_lanes` marks those that have not), or the whole of a row shorter than 16. No element is masked in memory,
+// which costs a third of the time at 129 columns. An output must not lie over an input that is read again.
+ONEPASS_FN i64 tail_start(i64 cols) { return cols >= 16 ? cols - 16 : 0; }
+ONEPASS_FN vm tail_lanes(i64 cols) {
+  return cols >= 16 ? lane_index() >= vf((float)(16 - (cols & 15))) : lanes(cols);
+}
+template <class T>
+ONEPASS_FN vf load_tail(const T* row, i64 cols) {
+  return cols >= 16 ? load(row + cols - 16) : load_n(row, cols);
+}
+template <class T, class V>
+ONEPASS_FN void store_tail(T* row, V x, i64 cols) {
+  if (cols >= 16)
+    store(row + cols - 16, x);
+  else
+    store_n(row, x, cols);
 }
 
 // Ask for the 16 elements at p, soon to be read; any address is allowed.

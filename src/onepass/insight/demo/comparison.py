@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from onepass.insight.demo.encoder import Batch, gather
-from onepass.insight.interleave import Spread, timed, turns
+from onepass.runtime.timer import Spread, timed, turns
 
 EAGER, COMPILED = "eager", "compiled"
 

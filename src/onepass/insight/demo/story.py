@@ -9,7 +9,7 @@ import torch
 
 from onepass import api
 from onepass.insight import fusion_experiment
-from onepass.insight.allocator import keep_warm
+from onepass.runtime.timer import keep_allocator_warm
 from onepass.insight.demo import comparison
 from onepass.insight.demo.comparison import COMPILED, EAGER, Embedded, Encode, Throughput
 from onepass.insight.demo.encoder import batches, load_encoder
@@ -90,7 +90,7 @@ class Story:
 
 def tell(backend: Backend, device: torch.device, passes: int, progress: Progress) -> Story:
     """Embed the language reference in eager and with onepass, ask the questions, run the experiment."""
-    allocator_warm = device.type == "cpu" and keep_warm()
+    allocator_warm = device.type == "cpu" and keep_allocator_warm()
     progress(0, 1, "loading the model")
     encoder = load_encoder(device)
     texts = passages()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onepass.device import Device
 from onepass.ir.kernel import Access, Kernel
@@ -61,7 +61,14 @@ def held_bytes(kernel: Kernel) -> int:
     return max(4, raw + 4 * len(kernel.kept))
 
 
-def schedule(kernel: Kernel, device: Device, accesses: tuple[int, ...] | None = None) -> RowSchedule | str:
+def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
+    """The best first; the others hold less in a thread's registers.
+
+    Measured on one H200, 512 MiB a tensor, 2026-11-30 (tools/sweep_schedules.py): up to 256 vectors a row two vectors
+    a lane and blocks of 128 threads; up to 2048 four, with 1024 threads resident, which bounds a thread to 64 registers;
+    above, eight vectors of 512 lanes, 3 of them in flight where two inputs meet. Loads of row vectors after the last
+    reduction cost nothing and free the registers that keep a second block resident.
+    """
     cols = kernel.cols
     if not isinstance(cols, int):
         return "too_large: the reduced size is only known at run time"
@@ -71,17 +78,22 @@ def schedule(kernel: Kernel, device: Device, accesses: tuple[int, ...] | None = 
     while width > 1 and cols < width * 2:
         width //= 2
     vectors = -(-cols // width)
-    # As many elements a lane as 32 registers hold keeps two full blocks of 512 threads on a multiprocessor.
-    most = max(1, 32 * 4 // (held_bytes(kernel) * width))
-    lanes = next((t for t in LANES if t * most >= vectors), 0)
-    if not lanes:
-        most = max(1, MOST_REGISTERS * 4 // (held_bytes(kernel) * width))
-        if 1024 * most < vectors:
-            return "too_large: the row does not fit in registers"
-        lanes = 1024
-    groups = max(1, 128 // lanes)
-    steps = -(-vectors // lanes)
-    return RowSchedule(lanes, groups, steps, width, cols, accesses or aligned(kernel, cols, width), early=True)
+    target = 2 if vectors <= 256 else 4 if vectors <= 2048 else 8
+    found = []
+    for most in dict.fromkeys((target, 4, 2, 8)):
+        lanes = next((t for t in LANES if t * most >= vectors), 0)
+        if not lanes or lanes * most > 2 * max(vectors, LANES[0] * most) or (lanes > 512 and most < 8):
+            continue
+        steps = -(-vectors // lanes)
+        if steps * width * held_bytes(kernel) > 4 * MOST_REGISTERS:
+            continue
+        threads = max(128, lanes)
+        resident = max(1, 1024 // threads) if steps > 2 else 0
+        depth = 3 if steps > 4 and kernel.kept else 0
+        widths = aligned(kernel, cols, width)
+        plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident, depth)
+        found += [plain, replace(plain, min_blocks=0)] if resident else [plain]
+    return found or "too_large: the row does not fit in registers"
 
 
 def aligned(kernel: Kernel, cols: int, width: int) -> tuple[int, ...]:

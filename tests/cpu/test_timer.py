@@ -5,7 +5,7 @@ import statistics
 import pytest
 import torch
 
-from onepass.insight.interleave import Spread, interleaved, turns
+from onepass.runtime.timer import Spread, interleaved, turns
 
 CPU = torch.device("cpu")
 
