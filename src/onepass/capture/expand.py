@@ -156,7 +156,7 @@ class Expansion:
     def _space(self) -> Space:
         if self.reduced_dims is None:
             return Space(product(self.full))
-        first, last = self.reduced_dims[0], self.reduced_dims[-1]
+        first, last = (self.reduced_dims[0], self.reduced_dims[-1]) if self.reduced_dims else (0, -1)
         return Space(product(self.full), product(self.full[:first]),
                      product(self.full[first:last + 1]), product(self.full[last + 1:]))
 
@@ -164,7 +164,7 @@ class Expansion:
         if self.reduced_dims is None:
             if len(x.shape) != len(self.full):
                 self.refuse("space_mismatch: reduction of a value of another rank")
-            if dims != list(range(dims[0], dims[0] + len(dims))) if dims else True:
+            if dims != list(range(dims[0], dims[0] + len(dims))) if dims else self.full:
                 self.refuse("unsupported op: reduction along dimensions that are not neighbours")
             self.reduced_dims = tuple(dims)
         elif tuple(dims) != self.reduced_dims:

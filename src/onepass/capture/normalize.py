@@ -179,12 +179,8 @@ class _Reader:
     def full_shape(self, node: Node, name: str, fake: Any, arguments: dict[str, Any]) -> Sequence[Size]:
         """The shape an expansion works in: its result's, or its input's when it reduces."""
         main = arguments.get("self", arguments.get("input"))
-        if isinstance(main, Operand) and (len(main.shape) != fake.dim() or any(
-                a != size(b) for a, b in zip(main.shape, fake.shape, strict=True))):
-            broadcast = isinstance(node.meta["val"], torch.Tensor) and name in _BROADCASTING
-            if not broadcast:
-                return main.shape
-        return [size(s) for s in fake.shape]
+        shape = [size(s) for s in fake.shape]
+        return main.shape if isinstance(main, Operand) and not _spreads(main.shape, shape) else shape
 
     # Views and copies that need no kernel
 
@@ -317,12 +313,10 @@ class _Reader:
         self.eager.append(EagerOp(node.name, name, bound, reads, writes))
 
 
-_BROADCASTING: frozenset[str] = frozenset(
-    aten for aten, row in BY_ATEN.items() if not isinstance(row, CompositeDef)
-) | frozenset({"add.Tensor", "sub.Tensor", "rsub.Tensor", "addcmul.default", "addcdiv.default", "lerp.Tensor",
-               "masked_fill.Scalar", "masked_fill.Tensor", "clamp.Tensor", "bitwise_and.Tensor", "bitwise_or.Tensor",
-               "embedding.default", "cat.default", "zeros_like.default", "ones_like.default", "new_zeros.default",
-               "new_ones.default"})
+def _spreads(shape: Sequence[Size], over: Sequence[Size]) -> bool:
+    """Whether a tensor of one shape broadcasts to the other."""
+    return len(shape) <= len(over) and all(
+        a == b or a == 1 for a, b in zip(reversed(shape), reversed(over), strict=False))
 
 
 def _follow(name: str, node: Node, i: int, source: Operand, shape: tuple[Size, ...]) -> View | None:

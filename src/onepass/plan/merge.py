@@ -122,6 +122,8 @@ class _Merger:
         first, second = self.items.get(a), self.items.get(b)
         if not isinstance(first, Cluster) or not isinstance(second, Cluster) or (a, b) in self.refused:
             return
+        if kind == "side" and (b in self.before[a] or a in self.before[b]):
+            return  # one reads the other: a chain, which has a pair of its own
         made = self.attempt(a, b, first, second, kind)
         if isinstance(made, Decision):
             if kind == "chain":
