@@ -202,8 +202,14 @@ class _Merger:
     def cycle(self, a: int, b: int, whole: bool) -> bool:
         """Whether a path leaves ``a`` and comes back into ``b`` (or, side by side, the other way)."""
         if not whole:
-            return False  # the reader takes over inputs that are ready before what it read
+            # The reader takes over inputs that are ready before what it read, if nothing overwrites them in between.
+            return any(b in self.before[m] or self.reaches(m, b) for m in self.overwriters(a))
         return self.reaches(a, b) or self.reaches(b, a)
+
+    def overwriters(self, i: int) -> list[int]:
+        """Calls that write to what an item reads, after it has read it."""
+        reads = set(self.items[i].reads)
+        return [n for n in self.before[i] if reads.intersection(getattr(self.items[n], "mutates", ()))]
 
     def reaches(self, start: int, goal: int) -> bool:
         """A path from start to goal through at least one other item."""
@@ -230,10 +236,10 @@ class _Merger:
         self.next += 1
         gone = [b, a] if drop_first else [b]
         self.position[new] = max(self.position[g] for g in gone)
-        incoming = {n for g in gone for n in self.after[g]} - set(gone)
-        outgoing = {n for g in gone for n in self.before[g]} - set(gone)
-        if not drop_first or a not in gone:
-            incoming = {n for n in incoming if n != a or set(self.items[a].writes) & set(merged.reads)}
+        incoming = {n for g in (a, b) for n in self.after[g]} - {a, *gone}
+        outgoing = {n for g in gone for n in self.before[g]} - set(gone) | set(self.overwriters(a))
+        if not drop_first and set(self.items[a].writes) & set(merged.reads):
+            incoming.add(a)
         for g in gone:
             self.remove(g)
         self.items[new] = merged
@@ -244,8 +250,6 @@ class _Merger:
             self.connect(new, n)
         for tensor in merged.reads:
             self.readers.setdefault(tensor, set()).add(new)
-            for writer in self.writers.get(tensor, ()):
-                self.connect(writer, new)
         for tensor in merged.writes:
             self.writers.setdefault(tensor, set()).add(new)
         if not drop_first and not self.needed(self.items[a], set()):  # type: ignore[arg-type]
