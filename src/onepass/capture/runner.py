@@ -13,7 +13,8 @@ from torch.fx import Node
 
 from onepass.build import Built, Plan
 from onepass.capture.launch import launch_plan
-from onepass.capture.normalize import Captured, is_view, size
+from onepass.capture.normalize import Captured, is_view
+from onepass.capture.sizes import size
 from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size
 
