@@ -6,18 +6,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from onepass.codegen.emit import Source, emit
 from onepass.device import Device, of
 from onepass.ir.cluster import Call, Cluster, Program
 from onepass.ir.kernel import Kernel
-from onepass.plan.choose import Schedule, choose, kernel_name
+from onepass.plan.choose import Candidate, Schedule, candidates, kernel_name
 from onepass.plan.cost import Hints, Traffic, number, time_us, traffic
 from onepass.plan.decision import Decision
-from onepass.plan.lower import lower
 from onepass.plan.merge import merge
 from onepass.plan.spaces import lay_out
-from onepass.runtime.load import build_all
+from onepass.runtime.load import at_once, binary, cpu_kernel
+from onepass.runtime.nvrtc import Resources
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Built:
     traffic: Traffic
     elements: int  # of the cluster's space, at typical sizes
     predicted_us: float
+    resources: Resources | None = None  # of CUDA kernels once compiled
+    spilled: tuple[str, ...] = ()  # schedules tried before, and what they spilled
 
 
 @dataclass(frozen=True)
@@ -69,41 +72,52 @@ def build(program: Program, hints: Hints, *, fuel: int | None = None, run: bool 
     times: dict[str, float] = {}
     with _timed(times, "merge"):
         merged = merge(program, hints, fit, fuel)
-    with _timed(times, "lower"):
-        items = [one(item, hints) if isinstance(item, Cluster) else item for item in merged.items]
-    if run:
-        with _timed(times, "compile"):
-            build_all([i.source for i in items if isinstance(i, Built)])
+    with _timed(times, "compile"):
+        made = at_once([partial(one, item, hints, run) for item in merged.items if isinstance(item, Cluster)])
+        kernels = iter(made)
+        items = [next(kernels) if isinstance(item, Cluster) else item for item in merged.items]
     return Plan(program, tuple(items), merged.decisions, hints, times)
 
 
 def fit(cluster: Cluster) -> str:
     """Empty when a schedule takes the cluster, else why none does."""
-    made = one_kernel(cluster)
-    if isinstance(made, str):
-        return made
-    chosen = choose(made, cluster, of(cluster.device))
-    return chosen if isinstance(chosen, str) else ""
+    found = candidates_of(cluster)
+    return found if isinstance(found, str) else ""
 
 
-def one_kernel(cluster: Cluster) -> Kernel | str:
+def candidates_of(cluster: Cluster) -> list[Candidate] | str:
     layout = lay_out(cluster)
-    return layout if isinstance(layout, str) else lower(cluster, layout)
+    return layout if isinstance(layout, str) else candidates(cluster, layout, of(cluster.device))
 
 
-def one(cluster: Cluster, hints: Hints) -> Built:
-    """One cluster through lowering, choosing and printing."""
+def one(cluster: Cluster, hints: Hints, compiled: bool) -> Built:
+    """One cluster with its first schedule, or, compiled, its first that does not spill."""
+    found = candidates_of(cluster)
+    if isinstance(found, str):
+        raise NotLowered(f"{cluster.origins}: {found}")
     device = of(cluster.device)
-    kernel = one_kernel(cluster)
-    if isinstance(kernel, str):
-        raise NotLowered(f"{cluster.origins}: {kernel}")
-    schedule = choose(kernel, cluster, device)
-    if isinstance(schedule, str):
-        raise NotLowered(f"{cluster.origins}: {schedule}")
-    source = emit(kernel, schedule, kernel_name(schedule, cluster))
     work = traffic(cluster, hints)
-    return Built(cluster, kernel, schedule, source, device, work, number(cluster.space.numel, hints),
-                 time_us(work, device))
+    spilled: list[str] = []
+    for kernel, schedule in found:
+        source = emit(kernel, schedule, kernel_name(schedule, cluster))
+        resources = binary(source, device.arch).resources if compiled and device.kind == "cuda" else None
+        if resources is None or resources.spill_bytes == 0:
+            break
+        spilled.append(f"{schedule.explain()}: {resources.spill_bytes} bytes spilled")
+    if compiled and device.kind == "cpu":
+        cpu_kernel(source)
+    return Built(
+        cluster,
+        kernel,
+        schedule,
+        source,
+        device,
+        work,
+        number(cluster.space.numel, hints),
+        time_us(work, device),
+        resources,
+        tuple(spilled),
+    )
 
 
 @contextmanager
@@ -111,5 +125,3 @@ def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     times[stage] = (time.perf_counter() - start) * 1e6
-
-

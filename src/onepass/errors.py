@@ -25,6 +25,87 @@ class OnepassError(Exception):
 
 
 @dataclass(eq=False)
+class BadUserFile(OnepassError):
+    """A file named on the command line can't give what was asked of it."""
+
+    path: str
+    problem: str
+    remedy: str
+
+    def what(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+    def advice(self) -> str:
+        return self.remedy
+
+
+@dataclass(eq=False)
+class NoSuchDevice(OnepassError):
+    """A device named on the command line can't be used here."""
+
+    name: str
+    problem: str
+
+    def what(self) -> str:
+        return f"device {self.name!r}: {self.problem}"
+
+    def advice(self) -> str:
+        return "Name cpu, cuda or cuda:N, or leave --device out."
+
+
+@dataclass(eq=False)
+class MissingPackage(OnepassError):
+    """A command needs a Python package that is not installed."""
+
+    command: str
+    package: str
+    extra: str
+
+    def what(self) -> str:
+        return f"{self.command} needs the package {self.package}, which is not installed"
+
+    def advice(self) -> str:
+        return f"Install it with: pip install 'onepass[{self.extra}]'"
+
+
+@dataclass(eq=False)
+class CannotWrite(OnepassError):
+    """A file or folder that was to be written can't be."""
+
+    path: str
+    message: str
+
+    def what(self) -> str:
+        return f"{self.path} can't be written: {self.message}"
+
+    def advice(self) -> str:
+        return "Name another place with --out, or make this one writable."
+
+
+@dataclass(eq=False)
+class CannotFuse(OnepassError):
+    """Something inside a function given to `fuse` can't become part of a kernel."""
+
+    function: str
+    where: str  # the user's file and line
+    op: str  # empty where the trouble is not one op
+    operands: tuple[str, ...]
+    reason: str
+
+    def what(self) -> str:
+        op = f"{self.op}({', '.join(self.operands)})" if self.op else "this"
+        return f"{self.where}: {op} in `{self.function}` can't be fused: {self.reason}"
+
+    def advice(self) -> str:
+        if self.reason.startswith("gradients"):
+            return "Call it under torch.no_grad() or torch.inference_mode()."
+        return (
+            "Move it out of the function that is fused, or use torch.compile(…, backend='onepass'), "
+            "which leaves such ops to PyTorch."
+        )
+
+
+@dataclass(eq=False)
 class NoCompiler(OnepassError):
     """No C++ compiler was found for the CPU."""
 
@@ -73,7 +154,10 @@ class LoadError(OnepassError):
         return f"{self.kernel} was compiled but could not be loaded from {self.path}: {self.message}"
 
     def advice(self) -> str:
-        return "Clear the cache (onepass cache clear) and try again; a file system mounted noexec needs another ONEPASS_CACHE_DIR."
+        return (
+            "Clear the cache (onepass cache clear) and try again; on a file system mounted noexec, "
+            "point ONEPASS_CACHE_DIR elsewhere."
+        )
 
 
 @dataclass(eq=False)
@@ -92,6 +176,33 @@ class BadSetting(OnepassError):
 
 
 @dataclass(eq=False)
+class BadOption(OnepassError):
+    """torch.compile was given a mode or option that the back end does not know."""
+
+    name: str
+    value: object
+    expected: str
+
+    def what(self) -> str:
+        return (
+            f"torch.compile(backend='onepass'): {self.name} is {self.value!r}, which is not {self.expected}"
+        )
+
+    def advice(self) -> str:
+        return "Correct it, or leave it out."
+
+
+FALLBACK_ADVICE = (
+    "This is a fault of onepass, and this part of the program runs in PyTorch instead. Please report the text above; "
+    "ONEPASS_STRICT=1 raises it with its traceback."
+)
+
+
+class LeftToPyTorch(UserWarning):
+    """Part of a program could not be compiled and runs in PyTorch."""
+
+
+@dataclass(eq=False)
 class NoCacheSpace(OnepassError):
     """Neither the cache directory nor a temporary directory takes a compiled kernel."""
 
@@ -99,10 +210,42 @@ class NoCacheSpace(OnepassError):
     message: str
 
     def what(self) -> str:
-        return f"a compiled kernel can be written neither to {self.directory} nor to a temporary directory: {self.message}"
+        return (
+            f"a compiled kernel can be written neither to {self.directory} nor to a temporary directory: "
+            f"{self.message}"
+        )
 
     def advice(self) -> str:
         return "Free some space, or point ONEPASS_CACHE_DIR or TMPDIR at a directory that can be written."
+
+
+@dataclass(eq=False)
+class KernelFault(OnepassError):
+    """A CUDA kernel, run on the CPU, did what no device allows or what none defines."""
+
+    kind: str  # out-of-bounds, misaligned, shared-race …: the table in emulate/faults.py
+    kernel: str
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    address: int | None  # of a memory access
+    nbytes: int  # of that access
+    buffer: str | None  # where in which buffer the access lies, or what it lies near
+    other: int | None  # the second thread of a race, or the lane that is missing
+    lines: tuple[tuple[int, str], ...]  # numbers and texts of source lines, innermost first; empty if unknown
+    hint: str
+
+    def what(self) -> str:
+        text = f"{self.kernel}: {self.kind} in block {self.block} thread {self.thread}"
+        if self.address is not None:
+            text += f", {self.nbytes} bytes at {self.address:#x}"
+        if self.buffer is not None:
+            text += f" ({self.buffer})"
+        if self.other is not None:
+            text += f", with thread or lane {self.other}"
+        return text + "".join(f"\n  line {number}: {line.strip()}" for number, line in self.lines)
+
+    def advice(self) -> str:
+        return self.hint
 
 
 def numbered(source: str, around: tuple[int, ...] = (), margin: int = 3) -> str:
@@ -117,6 +260,24 @@ def numbered(source: str, around: tuple[int, ...] = (), margin: int = 3) -> str:
         out.append(f"{'>' if n in around else ' '}{n:5d} | {lines[n - 1]}")
         previous = n
     return "\n".join(out)
+
+
+@dataclass(eq=False)
+class BadCluster(OnepassError):
+    """A cluster, or a kernel made from one, breaks a rule that the stages after it rely on."""
+
+    name: str  # the cluster, node or tensor
+    problem: str  # completes the sentence that starts with the name
+    text: str = ""  # the whole, printed
+
+    def what(self) -> str:
+        return f"{self.name} {self.problem}" + (f"\n{self.text}" if self.text else "")
+
+    def advice(self) -> str:
+        return (
+            "This is a fault of onepass: please report the text above. "
+            "ONEPASS_DISABLE=1 runs the program without onepass meanwhile."
+        )
 
 
 @dataclass(eq=False)
@@ -145,4 +306,21 @@ class DriverError(OnepassError):
         return f"{self.call} failed with {self.code}: {self.message}"
 
     def advice(self) -> str:
-        return "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."
+        return (
+            "An earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."
+        )
+
+
+@dataclass(eq=False)
+class HostTooSlow(OnepassError):
+    """The host took longer to start a call than the device can be kept busy meanwhile."""
+
+    host_us: float
+
+    def what(self) -> str:
+        return (
+            f"the host needed {self.host_us:.0f} µs to start a call: its time can't be told from the device's"
+        )
+
+    def advice(self) -> str:
+        return "Time the call in a CUDA graph, or on more data."

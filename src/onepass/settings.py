@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import BadSetting
 
@@ -42,9 +42,16 @@ class Setting(Generic[T]):
 
 
 def _flag(text: str) -> bool:
-    return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
-        text.lower()
-    ]
+    return {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }[text.lower()]
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -62,28 +69,54 @@ def _path(text: str) -> str | None:
     return os.path.expanduser(text)
 
 
-DISABLE = Setting("ONEPASS_DISABLE", _flag, False, "0 or 1", False, "Run every graph as PyTorch would, untouched.")
-DENY = Setting(
+DISABLE = Setting(
+    "ONEPASS_DISABLE", _flag, False, "0 or 1", False, "Run every graph as PyTorch would, untouched."
+)
+DENY: Setting[tuple[str, ...]] = Setting(
     "ONEPASS_DENY", _words, (), "names of ops, separated by commas", False, "Ops that are left to PyTorch."
 )
 FUEL = Setting(
-    "ONEPASS_FUEL", _count, None, "a whole number, 0 or more", False, "Stop after this many merges (to bisect)."
+    "ONEPASS_FUEL",
+    _count,
+    None,
+    "a whole number, 0 or more",
+    False,
+    "Stop after this many merges (to bisect).",
+)
+STRICT = Setting(
+    "ONEPASS_STRICT",
+    _flag,
+    False,
+    "0 or 1",
+    False,
+    "Raise where compiling fails, and do not run that graph in PyTorch with a warning.",
 )
 CACHE = Setting("ONEPASS_CACHE", _flag, True, "0 or 1", False, "Keep compiled kernels on disk.")
 CACHE_DIR = Setting(
-    "ONEPASS_CACHE_DIR", _path, None, "a directory", False, "Where compiled kernels are kept (default: user cache)."
+    "ONEPASS_CACHE_DIR",
+    _path,
+    None,
+    "a directory",
+    False,
+    "Where compiled kernels are kept (default: user cache).",
 )
 CXX = Setting(
     "ONEPASS_CXX", _path, None, "a C++ compiler", True, "The host compiler (default: $CXX, g++, clang++)."
 )
-CXX_FLAGS = Setting(
-    "ONEPASS_CXX_FLAGS", _words, (), "compiler flags", True, "Further flags for the host compiler, after onepass's own."
+CXX_FLAGS: Setting[tuple[str, ...]] = Setting(
+    "ONEPASS_CXX_FLAGS",
+    _words,
+    (),
+    "compiler flags",
+    True,
+    "Further flags for the host compiler, after onepass's own.",
 )
 
-SETTINGS: tuple[Setting[bool] | Setting[tuple[str, ...]] | Setting[int | None] | Setting[str | None], ...] = (
+SETTINGS: tuple[Setting[Any], ...] = (
     DISABLE,
     DENY,
     FUEL,
+    STRICT,
     CACHE,
     CACHE_DIR,
     CXX,

@@ -8,21 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness.kernels import fill, layer_norm
 
-from onepass.emulate import (
-    CompileFault,
-    EmulatedKernel,
-    KernelFault,
-    KernelSource,
-    compile_for_host,
-    compile_many,
-)
+from harness.kernels import fill, layer_norm
+from onepass.emulate import EmulatedKernel, KernelSource, compile_for_host, compile_many
+from onepass.errors import CompileError, KernelFault
 
 STORAGE = {"float": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
-# dtype, cols, lanes, groups, width: lanes within a warp and across warps; one and several groups; a last vector
-# that some lanes do not have; widths of 16 bytes, of 32 (two accesses) and of 2 (one element).
+# dtype, cols, lanes, groups, width: lanes within a warp and across warps; one and several groups; a last
+# vector that some lanes do not have; widths of 16 bytes, of 32 (two accesses) and of 2 (one element).
 SHAPES = [
     ("bf16", 1024, 128, 2, 8),
     ("bf16", 256, 32, 4, 8),
@@ -62,8 +56,8 @@ def run_layer_norm(kernel: EmulatedKernel, shape: tuple, seed: int, order_seed: 
 def error_in_bounds(y: torch.Tensor, reference: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> float:
     """Largest error as a share of what it may be; NaN counts as infinite.
 
-    The final cast may round by half an ulp. Before it, |x| <= 8 and a deviation near 1 make mean, deviation, scale
-    and shift each err by about one 2^-24 of 8 |w| + |b|: six such steps.
+    The final cast may round by half an ulp. Before it, |x| <= 8 and a deviation near 1 make mean, deviation,
+    scale and shift each err by about one 2^-24 of 8 |w| + |b|: six such steps.
     """
     bound = torch.finfo(y.dtype).eps / 2 * reference.abs() + 6 * 2.0**-24 * (8 * w.abs() + b.abs()) + 2.0**-25
     return float(torch.nan_to_num((y.double() - reference).abs() / bound, nan=float("inf")).max())
@@ -104,8 +98,11 @@ def test_a_row_of_nan_stays_nan_and_alone(kernels: list[EmulatedKernel]) -> None
     assert torch.equal(y.isnan(), torch.nn.functional.layer_norm(x.float(), (shape[1],)).isnan())
 
 
-# Each text below is right except for one thing. @ marks nothing here: fill only brings the prelude.
-ONE_BUFFER = 'struct Args { float* x; long long n; };\nextern "C" __global__ void __launch_bounds__(64) k(const __grid_constant__ Args a) {\n'
+# Each text below is right except for one thing.
+ONE_BUFFER = r"""
+struct Args { float* x; long long n; };
+extern "C" __global__ void __launch_bounds__(64) k(const __grid_constant__ Args a) {
+"""
 FAULTS: dict[str, tuple[str, str, str]] = {  # name: (fault, body, text of the faulty line)
     "reads one past the end": (
         "out-of-bounds",
@@ -181,7 +178,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # name: (fault, body, text of the f
     ),
     "two threads write one element": (
         "shared-race",
-        "__shared__ float s[64];\ns[threadIdx.x / 2] = threadIdx.x;\n__syncthreads();\na.x[threadIdx.x] = s[0];",
+        "__shared__ float s[64];\ns[threadIdx.x / 2] = threadIdx.x;\n__syncthreads();\na.x[0] = s[0];",
         "s[threadIdx.x / 2]",
     ),
     "read-only load of what it writes": (
@@ -197,7 +194,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # name: (fault, body, text of the f
     "a trap": ("trap", "if (blockIdx.x == 0 && threadIdx.x == 3) __trap();", "__trap"),
     "past the dynamic shared memory": (
         "out-of-bounds",
-        "extern __shared__ float s[];\ns[threadIdx.x + 1] = 1;\n__syncthreads();\na.x[threadIdx.x] = s[threadIdx.x + 1];",
+        "extern __shared__ float s[];\ns[threadIdx.x + 1] = 1;\n__syncthreads();\na.x[threadIdx.x] = s[1];",
         "threadIdx.x + 1] = 1",
     ),
 }
@@ -217,9 +214,10 @@ def test_planted_fault_is_found(broken: dict[str, tuple[EmulatedKernel, str]], n
     x = np.random.default_rng(0).random(64, dtype=np.float32)
     with pytest.raises(KernelFault) as caught:
         kernel.launch(1, 64, 256, struct.pack("Qq", x.ctypes.data, 64), {"x": x}, max_accesses=10_000)
-    assert caught.value.kind == kind, caught.value
-    assert any(faulty in text for _, text in caught.value.lines), caught.value
-    assert "thread (" in str(caught.value) and caught.value.advice
+    assert caught.value.kind == kind, str(caught.value)
+    assert any(faulty in text for _, text in caught.value.lines), str(caught.value)
+    assert "thread (" in str(caught.value)
+    assert caught.value.hint
 
 
 def test_a_read_only_buffer_is_not_written(folder: Path) -> None:
@@ -272,15 +270,55 @@ def test_collectives(folder: Path) -> None:
         o[3].view(np.uint32).reshape(2, 32) == (votes * (1 << np.arange(32, dtype=np.uint64))).sum(1)[:, None]
     ).all()
     assert (o[4] == np.where(t % 32 < 16, t ^ 8, t ^ 4)).all()
-    assert (o[5] == (t >= 32)).all() and (o[6] == (t < 32)).all()
+    assert (o[5] == (t >= 32)).all()
+    assert (o[6] == (t < 32)).all()
     assert (d == (t ^ 1) + 0.5).all()
-    assert out[-1] == 128 and sorted(o[7]) == list(range(0, 128, 2))
+    assert out[-1] == 128
+    assert sorted(o[7]) == list(range(0, 128, 2))
+
+
+TICKET = r"""
+struct Args { const float* x; float* partial; float* out; int* ticket; };
+// x: grid x 64; partial: grid. The block that draws the last ticket adds the partials in their order.
+extern "C" __global__ void __launch_bounds__(64) k(const __grid_constant__ Args a) {
+  __shared__ float scratch[4];
+  __shared__ int last;
+  groups<64, 1> g(scratch);
+  const float sum = g.sum(a.x[blockIdx.x * 64 + threadIdx.x]);
+  if (threadIdx.x == 0) {
+    store<plain>(a.partial + blockIdx.x, pack<float>({sum}));
+    __threadfence();
+    last = atomicAdd(a.ticket, 1) == (int)gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!last || threadIdx.x) return;
+  float total = 0.0f;
+  for (int b = 0; b < gridDim.x; ++b) total += load<plain, 1>(a.partial + b).get(0);
+  *a.out = total;
+}
+"""
+
+
+def test_the_last_block_finishes_whatever_the_order(folder: Path) -> None:
+    kernel = compile_for_host(fill(TICKET), "k", cache_dir=folder)
+    x = np.random.default_rng(0).normal(1, 1, (40, 64)).astype(np.float32)
+    totals = set()
+    for seed in range(5):
+        partial, out, ticket = np.full(40, np.nan, "f4"), np.full(1, np.nan, "f4"), np.zeros(1, "i4")
+        buffers = {"x": x, "partial": partial, "out": out, "ticket": ticket}
+        kernel.launch(
+            40, 64, 0, struct.pack("QQQQ", *(b.ctypes.data for b in buffers.values())), buffers, seed
+        )
+        totals.add(float(out[0]))
+    assert len(totals) == 1
+    assert abs(totals.pop() - x.astype(np.float64).sum()) < 2560 * 2**-20
 
 
 def test_compile_errors_name_the_line(folder: Path) -> None:
     text = 'extern "C" __global__ void k(int n) {\n  undeclared = n;\n}'
-    with pytest.raises(CompileFault, match=r"k\.cu:2.*undeclared"):
+    with pytest.raises(CompileError, match=r"k\.cu:2.*undeclared") as caught:
         compile_for_host(text, "k", cache_dir=folder)
+    assert (caught.value.kernel, caught.value.lines) == ("k", (2,))
 
 
 def test_objects_are_cached_by_content(folder: Path) -> None:

@@ -60,3 +60,20 @@ def fill(text: str, **values: object) -> str:
 def layer_norm(dtype: str, cols: int, lanes: int, groups: int, width: int) -> str:
     """LayerNorm with the row in registers, as the generator would print it."""
     return fill(_LAYER_NORM, X=dtype, N=cols, T=lanes, R=groups, W=width)
+
+
+_MAP = r"""
+struct Args { const float* x; const float* z; float* y; long long n; };
+// x, z: n; y: functions x n.
+extern "C" __global__ void __launch_bounds__(256) k(const __grid_constant__ Args a) {
+  const long long i = blockIdx.x * 256LL + threadIdx.x;
+  if (i >= a.n) return;
+  const float x = load<stream, 1>(a.x + i).get(0), z = load<stream, 1>(a.z + i).get(0);
+@BODY}
+"""
+
+
+def map_text(expressions: list[str]) -> str:
+    """One kernel that writes each float expression in x and z to its own row of y."""
+    body = "".join(f"  a.y[{k} * a.n + i] = {e};\n" for k, e in enumerate(expressions))
+    return fill(_MAP, BODY=body)

@@ -22,18 +22,20 @@ class Compiled:
 
 
 @lru_cache
-def library() -> ctypes.CDLL | None:
-    """NVRTC from the wheel, or None if none is installed."""
+def library(arch: int) -> ctypes.CDLL | None:
+    """NVRTC from a wheel that compiles for sm_<arch>, or None; 13 dropped what is below sm_75."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(p) for p in (spec.submodule_search_locations or ())] if spec else []
-    found = sorted(p for f in folders for p in f.glob("*/lib/libnvrtc.so.*"))
-    return ctypes.CDLL(str(found[-1])) if found else None
+    found = {int(p.suffix[1:]): p for f in folders for p in f.glob("*/lib/libnvrtc.so.[0-9]*")}
+    able = [major for major in found if major < 13 or arch >= 75]
+    return ctypes.CDLL(str(found[max(able)])) if able else None
 
 
 def compile_cubin(text: str, arch: int) -> Compiled:
     """Compile for sm_<arch>; raises RuntimeError with the compiler's log."""
-    nvrtc = library()
-    assert nvrtc is not None
+    nvrtc = library(arch)
+    if nvrtc is None:
+        raise RuntimeError(f"no NVRTC for sm_{arch}: pip install nvidia-cuda-nvrtc")
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
     options = (f"--gpu-architecture=sm_{arch}", "--std=c++17", "--ptxas-options=-v", "--fmad=true")

@@ -2,77 +2,168 @@
 
 from __future__ import annotations
 
-import logging
+import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch.fx import GraphModule
 
 from onepass import settings
-from onepass.build import build
+from onepass.build import build, fit
+from onepass.capture.attention import SetAside, set_aside
 from onepass.capture.normalize import normalize
+from onepass.capture.options import Options
 from onepass.capture.runner import Compiled, compile_runner
+from onepass.capture.whole import require_whole
+from onepass.errors import FALLBACK_ADVICE, BadOption, BadSetting, CannotFuse, LeftToPyTorch
 
-log = logging.getLogger("onepass")
+Run = Callable[..., Any]
+
+# What the user must hear of, whatever the policy on failures: it is about what they wrote.
+_THE_USERS = (BadOption, BadSetting, CannotFuse)
+
+GRADIENTS = "gradients: a graph that needs gradients runs in PyTorch"
 
 
 @dataclass
 class Backend:
-    """A back end that keeps what it built. ``onepass`` below is one shared instance's call."""
+    """A back end that keeps what it built. `onepass` below makes a new one for each graph.
 
+    With ``whole``, the name of a function, everything in a graph must become kernels.
+    """
+
+    whole: str = ""
+    keep: bool = True
     compiled: list[Compiled] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # why whole graphs were left to PyTorch
-    keep: bool = True
+    attention: list[SetAside] = field(default_factory=list)
 
-    def __call__(self, graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        reason = _untouched(graph, inputs)
-        if reason:
-            self.left.append(reason)
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any], **given: Any) -> Run:
+        """Compiles one graph of Dynamo. A failure of ours leaves the graph to PyTorch, with a warning.
+
+        Raises: BadOption, BadSetting; with ``whole`` CannotFuse; anything, with the setting ONEPASS_STRICT.
+        """
+        options = Options.read(**given)
+        if settings.DISABLE.read():
+            self.left.append("ONEPASS_DISABLE is set")
             return graph.forward
-        from torch._functorch.aot_autograd import aot_module_simplified
+        if torch.is_grad_enabled() and needs_gradients(graph):
+            return self.leave(graph, GRADIENTS)
+        untouched = _copy(graph)
+        try:
+            return self.compile(graph, inputs, options)
+        except Exception as error:  # noqa: BLE001 - the user's program must run whatever is wrong with ours
+            return self.give_up(untouched, error, options)
 
-        return aot_module_simplified(  # type: ignore[no-any-return]
-            graph, inputs, fw_compiler=self.inference, inference_compiler=self.inference,
+    def compile(self, graph: GraphModule, inputs: Sequence[Any], options: Options) -> Run:
+        """Changes the graph. Raises: whatever goes wrong before the graph is one of ATen ops."""
+        outcomes = set_aside(graph)
+        made: list[Compiled] = []
+        inference: Any = partial(self.inference, options=options, made=made)
+        run: Run = aot_module_simplified(
+            graph,
+            inputs,
+            fw_compiler=inference,
+            inference_compiler=inference,
             keep_inference_input_mutations=True,
         )
-
-    def inference(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        captured = normalize(graph, frozenset(settings.DENY.read()))
-        plan = build(captured.program, hints(graph), fuel=settings.FUEL.read())
-        compiled = compile_runner(plan, captured)
         if self.keep:
-            self.compiled.append(compiled)
+            self.attention += outcomes
+            self.compiled += made
+        return run
+
+    def inference(
+        self, graph: GraphModule, inputs: Sequence[Any], options: Options, made: list[Compiled]
+    ) -> Run:
+        """Compiles one graph of ATen ops, or runs it as it is."""
+        try:
+            captured = normalize(graph, fit, options.deny)
+            plan = build(captured.program, hints(graph), fuel=options.fuel)
+            if self.whole:
+                require_whole(plan, graph, self.whole)
+            compiled = compile_runner(plan, captured)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _boxed(self.give_up(graph, error, options))
+        made.append(compiled)
         return compiled.run
 
+    def give_up(self, graph: GraphModule, error: Exception, options: Options) -> Run:
+        """Leaves a graph to PyTorch after a failure, unless the failure is the user's to see."""
+        if isinstance(error, _THE_USERS) or options.strict or self.whole:
+            raise error
+        warnings.warn(LeftToPyTorch(f"{_named(error)}\n{FALLBACK_ADVICE}"), stacklevel=2)
+        return self.leave(graph, f"failure: {_named(error)}".splitlines()[0])
 
-def onepass(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    def leave(self, graph: GraphModule, reason: str) -> Run:
+        """Runs a graph as PyTorch would.
+
+        Raises: CannotFuse where the graph had to become kernels.
+        """
+        if self.whole:
+            raise CannotFuse(self.whole, self.whole, "", (), reason)
+        self.left.append(reason)
+        return graph.forward
+
+
+def onepass(graph: GraphModule, inputs: Sequence[Any], **given: Any) -> Run:
     """``torch.compile(model, backend="onepass")``."""
-    return Backend(keep=False)(graph, inputs, **options)
+    return Backend(keep=False)(graph, inputs, **given)
 
 
-def _untouched(graph: GraphModule, inputs: Sequence[Any]) -> str:
-    """Why a graph runs as PyTorch would run it, untouched; empty when it is compiled."""
-    if settings.DISABLE.read():
-        return "ONEPASS_DISABLE is set"
-    tensors = [t for t in (*inputs, *graph.parameters(), *graph.buffers()) if isinstance(t, torch.Tensor)]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return "gradients: a graph that needs gradients runs in PyTorch"
-    return ""
+def needs_gradients(graph: GraphModule) -> bool:
+    """Whether anything in a graph of Dynamo is to be differentiated: parameters alone are not, only what uses them."""
+    return any(
+        _needs_gradient(node.meta.get("example_value"))
+        for node in graph.graph.nodes
+        if node.op not in ("placeholder", "get_attr")
+    )
+
+
+def _needs_gradient(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_needs_gradient, value))
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def hints(graph: GraphModule) -> dict[str, int]:
     """Typical values of symbolic sizes: those of the first call."""
     found: dict[str, int] = {}
     for node in graph.graph.nodes:
-        if node.op != "placeholder":
-            continue
-        fake = node.meta.get("val")
-        sizes = [fake] if isinstance(fake, torch.SymInt) else fake.shape if isinstance(fake, torch.Tensor) else []
-        for s in sizes:
-            if isinstance(s, torch.SymInt) and s.node.hint is not None and s.node.expr.is_Symbol:
+        for s in _sizes(node.meta.get("val")) if node.op == "placeholder" else ():
+            if isinstance(s, torch.SymInt) and not s.node.is_nested_int() and _is_hinted(s):
                 found[str(s.node.expr)] = int(s.node.hint)
     return found
 
 
+def _is_hinted(s: torch.SymInt) -> bool:
+    return s.node.expr.is_Symbol and s.node.hint is not None
+
+
+def _sizes(fake: Any) -> Sequence[Any]:
+    return (fake,) if isinstance(fake, torch.SymInt) else fake.shape if isinstance(fake, torch.Tensor) else ()
+
+
+def _copy(graph: GraphModule) -> GraphModule:
+    """The same modules and tensors under a graph of its own."""
+    return GraphModule(graph, copy.deepcopy(graph.graph))
+
+
+def _boxed(run: Run) -> Run:
+    """A callable that takes its arguments in a list and empties it, as AOTAutograd wants it."""
+
+    def boxed(arguments: list[Any]) -> Any:
+        taken = list(arguments)
+        arguments.clear()
+        return run(*taken)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 import re
-import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +12,11 @@ import torch
 from torch.fx import Node
 
 from onepass.build import Built, Plan
-from onepass.capture.normalize import Captured, is_view, size
+from onepass.capture.launch import launch_plan
+from onepass.capture.normalize import Captured, is_view
+from onepass.capture.sizes import size
 from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size
-from onepass.plan.schedules import cpu
-from onepass.runtime.counters import COUNTERS
-from onepass.runtime.load import cpu_kernel
 
 Runner = Callable[[list[Any]], Any]
 
@@ -50,7 +47,10 @@ class _Writer:
         self.captured = captured
         self.graph = captured.graph
         self.nodes = {n.name: n for n in self.graph.graph.nodes}
-        self.scope: dict[str, Any] = {"empty": torch.empty_strided, "restrided": restrided, "counters": COUNTERS}
+        self.scope: dict[str, Any] = {
+            "empty": torch.empty_strided,
+            "restrided": restrided,
+        }
         self.lines: list[tuple[str, list[str]]] = []  # a line, and the variables it needs
         self.made: set[str] = set()
         self.atoms: dict[str, str] = {}
@@ -70,7 +70,7 @@ class _Writer:
 
     def with_deletes(self) -> list[str]:
         last: dict[str, int] = {}
-        for i, (line, uses) in enumerate(self.lines):
+        for i, (_, uses) in enumerate(self.lines):
             for name in uses:
                 last[name] = i
         out: list[str] = []
@@ -123,8 +123,8 @@ class _Writer:
         for store in built.cluster.stores:
             self.allocate(store.tensor, built.cluster.device)
         k = f"k{len(self.scope)}"
-        launcher = _cpu_launcher(built)
-        self.scope[k] = launcher
+        launcher = launch_plan(built)
+        self.scope[k] = launcher.call
         values = []
         for f in built.source.block:
             if f.kind == "pointer":
@@ -133,8 +133,7 @@ class _Writer:
                 values.append(f"{name}.data_ptr()" + ("" if offset == "0" else f" + {offset}"))
             elif f.kind == "size":
                 values.append(self.spell(f.size))
-        rows = self.spell(cpu.rows(built.kernel))
-        extent = self.spell(cpu.pieces_extent(built.kernel))
+        rows, extent = (self.spell(s) for s in launcher.sizes)
         self.put(f"{k}({rows}, {extent}, {', '.join(values)})", uses)
 
     def allocate(self, tensor: str, device: str) -> None:
@@ -144,8 +143,10 @@ class _Writer:
         sizes = ", ".join(self.spell(size(s)) for s in fake.shape)
         strides = ", ".join(self.spell(size(s)) for s in fake.stride())
         self.scope[f"device_{ident(device)}"] = torch.device(device)
-        self.put(f"{variable(tensor)} = empty(({sizes}{',' if sizes else ''}), ({strides}{',' if strides else ''}), "
-                 f"dtype={self.constant(fake.dtype)}, device=device_{ident(device)})")
+        self.put(
+            f"{variable(tensor)} = empty(({sizes}{',' if sizes else ''}), ({strides}{',' if strides else ''}), "
+            f"dtype={self.constant(fake.dtype)}, device=device_{ident(device)})"
+        )
         self.made.add(variable(tensor))
 
     def call(self, call: Call) -> None:
@@ -168,7 +169,12 @@ class _Writer:
     def check_strides(self, node: Node, name: str) -> None:
         """What PyTorch returns is laid out as the capture said, or is made so: kernels trust it."""
         fake = node.meta.get("val")
-        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided and fake.dim() and not is_view(node):
+        if (
+            isinstance(fake, torch.Tensor)
+            and fake.layout is torch.strided
+            and fake.dim()
+            and not is_view(node)
+        ):
             strides = ", ".join(self.spell(size(s)) for s in fake.stride())
             self.put(f"if {name}.stride() != ({strides},): {name} = restrided({name}, ({strides},))", [name])
 
@@ -224,10 +230,10 @@ class _Writer:
         return name
 
     def fake(self, tensor: str) -> torch.Tensor:
-        if tensor in self.nodes:
-            return self.nodes[tensor].meta["val"]
         base, _, part = tensor.rpartition(".")
-        return self.nodes[base].meta["val"][int(part)]
+        value: Any = self.nodes[tensor if tensor in self.nodes else base].meta["val"]
+        found: torch.Tensor = value if tensor in self.nodes else value[int(part)]
+        return found
 
 
 def variable(name: str) -> str:
@@ -251,39 +257,3 @@ def _sizes(node: Node) -> list[tuple[str, Any]]:
 def restrided(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """A copy laid out with other strides."""
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
-
-
-def _cpu_launcher(built: Built) -> Callable[..., None]:
-    """Packs a call's block and runs it over threads."""
-    kernel, source = built.kernel, built.source
-    chunk = cpu.chunk(kernel)
-    sized = [f for f in source.block if f.kind != "extra"]
-    gathers = any(f.name == "error" for f in source.block)
-    pack = struct.Struct(f"{len(source.block)}q").pack
-    kept = len(kernel.kept)
-    bytes_an_element = built.traffic.bytes / max(1, built.elements)
-    kernels: dict[int, Any] = {}
-    assert len(sized) + 2 + gathers == len(source.block)
-
-    def launch(rows: int, extent: int, *values: int) -> None:
-        chunks = -(-extent // chunk) if chunk else 1
-        if rows * chunks == 0:
-            return
-        per_column = 16 if kernel.axis == "inner" else 1
-        scratch = kept * 4 * (values[cols_at] * per_column + 63 & ~63)
-        run = kernels.get(scratch)
-        if run is None:
-            item = bytes_an_element * (chunk or values[cols_at])
-            run = kernels[scratch] = cpu_kernel(source, max(1, int(item)), scratch)
-        COUNTERS.launched += 1
-        if gathers:
-            error = (ctypes.c_longlong * 1)()
-            run(pack(*values, chunks, chunk, ctypes.addressof(error)), rows * chunks)
-            if error[0]:
-                raise IndexError("index out of range in self")
-        else:
-            run(pack(*values, chunks, chunk), rows * chunks)
-
-    cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
-    return launch
-

@@ -2,39 +2,42 @@
 
 import sys
 import traceback
-from collections.abc import Sequence
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 
 from onepass.cli import cache, demo, doctor, explain
+from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
-EXIT_FINE, EXIT_WORSE, EXIT_MISUSE = 0, 1, 2
-_EXIT_INTERRUPTED = 130  # what a shell reports for a program ended by control-C
 
-
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (by default this process's) and return its exit code."""
-    command = typer.main.get_command(_application())
+def run() -> int:
+    """Run this process's command line; wrong usage, help and a verb's own exit code leave as SystemExit."""
     try:
-        outcome = command.main(args=arguments, prog_name="onepass", standalone_mode=False)
-        return outcome if isinstance(outcome, int) else EXIT_FINE
-    except click.ClickException as error:
-        error.show()
-        return EXIT_MISUSE
-    except OnepassError as error:
-        _show(f"error: {error}")
-        return EXIT_MISUSE
-    except (KeyboardInterrupt, click.Abort):
-        _show("stopped")
-        return _EXIT_INTERRUPTED
-    except Exception:  # noqa: BLE001 - the last stop: whatever it is, the user sees all of it
+        _application()(prog_name="onepass")
+    except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the user sees all of it
+        ours = _raised_on_purpose(error)
+        if ours is not None:
+            _show(f"error: {ours}")
+            return EXIT_MISUSE
         _show(traceback.format_exc())
-        _show("error: this is a fault in onepass; please report the text above with `onepass doctor --json`")
+        _show("error: this is a fault of onepass; please report the text above and `onepass doctor --json`")
         return EXIT_MISUSE
+    return EXIT_FINE
+
+
+def _raised_on_purpose(error: BaseException | None) -> OnepassError | None:
+    """Our own error, also where Dynamo has wrapped it in one of its own."""
+    while error is not None and not isinstance(error, OnepassError):
+        error = getattr(error, "inner_exception", None) or error.__cause__
+    return error
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        Console(highlight=False).print(f"onepass {doctor.installed_version('onepass')}")
+        raise typer.Exit
 
 
 def _application() -> typer.Typer:
@@ -55,13 +58,11 @@ def _application() -> typer.Typer:
 
 
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
-    if version:
-        from importlib.metadata import version as installed_version
-
-        Console(highlight=False).print(f"onepass {installed_version('onepass')}")
-        raise typer.Exit
+    """Options of the command itself, before a verb; each is dealt with by its callback."""
 
 
 def _show(text: str) -> None:

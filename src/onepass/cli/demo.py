@@ -7,54 +7,62 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from onepass.cli.output import Output
-from onepass.errors import OnepassError
+from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
+from onepass.errors import CannotWrite, NoSuchDevice
 
 if TYPE_CHECKING:
     import torch
 
     from onepass.insight.demo.story import Story
     from onepass.insight.fusion_experiment import Experiment, Way
-    from onepass.insight.interleave import Spread
+    from onepass.runtime.timer import Spread
 
+_OUT = Path("out/demo")
 _REPORT_WIDTH = 110
 
 
-class NoSuchDevice(OnepassError):
-    """The device named on the command line can't be used here."""
-
-    def __init__(self, name: str, problem: str) -> None:
-        self.name = name
-        self.problem = problem
-        super().__init__(f"device {name!r}: {problem}\nName cpu, cuda or cuda:N, or leave --device out.")
-
-
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Folder for explain.json and report.txt.")] = Path("out/demo"),
-    passes: Annotated[int, typer.Option("--passes", min=1, help="How often to go over the text.")] = 1,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda; by default the GPU if there is one.")] = "",
+    out: Annotated[Path, typer.Option("--out", help="Folder for explain.json and report.txt.")] = _OUT,
+    passes: Annotated[
+        int | None, typer.Option("--passes", min=1, help="How often to go over the text: 2, on a GPU 10.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="cpu or cuda; by default the GPU if there is one.")
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (onepass.demo/1).")] = False,
-) -> int:
+) -> None:
     """Embed Python's language reference with a real model, in eager and with onepass, and compare."""
     from onepass.capture.backend import onepass
     from onepass.insight.demo.story import tell
 
     output = Output.open(json)
     chosen = _device(device)
-    out.mkdir(parents=True, exist_ok=True)
+    _make(out)
     with output.foreign_prints(), _progress_bar(output.console) as progress:
-        story = tell(onepass, chosen, passes, progress)
+        story = tell(onepass, chosen, passes or _passes(chosen), progress)
     page = _page(story)
     output.console.print(page)
     _keep(story, page, out)
     output.text(f"\nkept: {out / 'explain.json'}, {out / 'report.txt'}")
     output.document(story.to_dict())
-    return 0 if story.right else 1
+    raise typer.Exit(EXIT_FINE if story.right else EXIT_WORSE)
+
+
+def _passes(device: "torch.device") -> int:
+    """Enough for dozens of pairs; a pass of both takes about 30 s on two cores."""
+    return 10 if device.type == "cuda" else 2
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(str(folder), error.strerror or str(error)) from error
 
 
 def _device(name: str) -> "torch.device":
@@ -83,25 +91,28 @@ def _progress_bar(console: Console) -> Iterator[Callable[[int, int, str], None]]
 
 def _page(story: "Story") -> Group:
     """Everything the demo says: the verdict first, then what it rests on."""
-    parts = [
+    parts: list[RenderableType] = [
         Text(_verdict(story), style="bold"),
         Text(_protocol(story)),
         _model_table(story),
         _answers_table(story),
         _experiment_table(story.experiment),
     ]
-    return Group(*[item for part in parts for item in (part, Text())][:-1])
+    spaced: list[RenderableType] = [item for part in parts for item in (part, "")]
+    return Group(*spaced[:-1])
 
 
 def _verdict(story: "Story") -> str:
     ratio = story.throughput.ratio
-    speed = f"{ratio.median:.2f} × eager's throughput (middle half of the pairs {ratio.low:.2f} to {ratio.high:.2f})"
+    middle = f"middle half of the pairs {ratio.low:.2f} to {ratio.high:.2f}"
+    speed = f"{ratio.median:.2f} × eager's throughput ({middle})"
     if story.right:
         return f"The same answers as eager, at {speed}."
-    wrong = sum(not answer.same for answer in story.answers)
+    differ = sum(not answer.same for answer in story.answers)
+    experiment = "right" if story.experiment.right else "wrong"
     return (
-        f"WRONG: {wrong} of {len(story.answers)} answers differ, largest embedding difference "
-        f"{story.largest_difference:.1e}, experiment {'right' if story.experiment.right else 'wrong'}; at {speed}."
+        f"WRONG: {differ} of {len(story.answers)} answers differ, largest embedding difference "
+        f"{story.largest_difference:.1e}, the experiment is {experiment}; {speed}."
     )
 
 
@@ -109,8 +120,8 @@ def _protocol(story: "Story") -> str:
     where = f"CPU, {story.threads} threads" if story.device.type == "cpu" else str(story.device)
     warm = ", freed memory kept for reuse by both" if story.allocator_warm else ""
     return (
-        f"all-MiniLM-L6-v2 over {story.passages} passages of Python's language reference, fp32, {where}{warm}; "
-        f"{story.throughput.pairs} batches, each timed in eager and with onepass in turn."
+        f"all-MiniLM-L6-v2 over {story.passages} passages of Python's language reference, fp32, "
+        f"{where}{warm}; {story.throughput.pairs} batches, each timed in eager and with onepass in turn."
     )
 
 
@@ -140,13 +151,25 @@ def _answers_table(story: "Story") -> Table:
     for answer in story.answers:
         opening = answer.eager.opening
         shown = opening if len(opening) <= 160 else opening[:157] + "…"
-        table.add_row(Text(answer.question), Text(f"[{answer.eager.topic}] {shown}"), "yes" if answer.same else "NO")
+        table.add_row(
+            Text(answer.question), Text(f"[{answer.eager.topic}] {shown}"), "yes" if answer.same else "NO"
+        )
     return table
 
 
 def _experiment_table(experiment: "Experiment") -> Table:
-    title = f"GELU + Add + LayerNorm, {experiment.rows} × {experiment.cols} fp32, {experiment.rounds} rounds in turn"
-    table = Table("way", "kernels", "MB moved", "µs, median (quartiles)", "GB/s", "× eager", "largest error", title=title)
+    shape = f"{experiment.rows} × {experiment.cols} fp32"
+    title = f"GELU + Add + LayerNorm, {shape}, {experiment.rounds} rounds in turn"
+    table = Table(
+        "way",
+        "kernels",
+        "MB moved",
+        "µs, median (quartiles)",
+        "GB/s",
+        "× eager",
+        "largest error",
+        title=title,
+    )
     for way in experiment.ways:
         table.add_row(*_experiment_row(way))
     return table
@@ -169,7 +192,9 @@ def _spread(spread: "Spread", form: str) -> str:
 
 
 def _keep(story: "Story", page: Group, out: Path) -> None:
-    (out / "explain.json").write_text(json_format.dumps(story.report.to_dict(), indent=2, allow_nan=False) + "\n")
+    (out / "explain.json").write_text(
+        json_format.dumps(story.report.to_dict(), indent=2, allow_nan=False) + "\n"
+    )
     with (out / "report.txt").open("w") as file:
         console = Console(file=file, width=_REPORT_WIDTH, highlight=False)
         console.print(page)

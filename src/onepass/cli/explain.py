@@ -8,21 +8,27 @@ from onepass.cli.output import Output
 
 
 def explain(
-    target: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="The file must define example_inputs().")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document (onepass.explain/1).")] = False,
+    target: Annotated[
+        str, typer.Argument(metavar="FILE.py:NAME", help="The file must define example_inputs().")
+    ],
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document (onepass.explain/1).")
+    ] = False,
     source: Annotated[bool, typer.Option("--source", help="Add the source text of each kernel.")] = False,
     run: Annotated[bool, typer.Option("--run", help="Also run and time each kernel.")] = False,
 ) -> None:
     """Show the kernels, bytes and decisions for a function in a file."""
-    from onepass import api
-    from onepass.cli.target import load
+    from onepass.cli.target import blamed, load
 
     output = Output.open(json)
     with output.foreign_prints():
         loaded = load(target)
-        report = api.explain(loaded.function, *loaded.inputs, run=run)
+        from onepass import api  # after the file's own errors are out: PyTorch takes seconds to import
+
+        with blamed(loaded):
+            report = api.explain(loaded.function, *loaded.inputs, run=run)
     output.text(report.text)
-    if source:
+    if source and not json:
         for kernel in report.kernels:
             output.text(f"\n// {kernel.name}\n{kernel.source.rstrip()}")
     output.document(_document(report, source))

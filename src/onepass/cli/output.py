@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+EXIT_FINE, EXIT_WORSE, EXIT_MISUSE = 0, 1, 2
+
 # A table read from a log or a pipe must not be squeezed into the 80 columns assumed without a terminal.
 _WIDTH_WITHOUT_TERMINAL = 120
 
@@ -22,7 +24,7 @@ class Output:
 
     @classmethod
     def open(cls, json: bool) -> "Output":
-        """With `json` the human text goes to standard error, so that standard output holds the document alone."""
+        """With `json` the human text goes to standard error: standard output holds the document alone."""
         stream = sys.stderr if json else sys.stdout
         width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
         return cls(Console(file=stream, width=width, highlight=False), json)

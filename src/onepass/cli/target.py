@@ -3,25 +3,16 @@
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from onepass.errors import OnepassError
+from onepass.errors import BadUserFile, OnepassError
 
 _FORM = "FILE.py:NAME, for example examples/gelu_add_layer_norm.py:block"
-
-
-class UserFileError(OnepassError):
-    """The file named on the command line can't give what was asked of it."""
-
-    def __init__(self, path: Path, problem: str, advice: str) -> None:
-        self.path = path
-        self.problem = problem
-        self.advice = advice
-        super().__init__(f"{path}: {problem}\n{advice}")
 
 
 @dataclass(frozen=True)
@@ -37,29 +28,48 @@ class Target:
 def load(spec: str) -> Target:
     """Load FILE.py:NAME and call the file's `example_inputs()`.
 
-    Raises: UserFileError, naming what is missing, or the user's own line that raised.
+    Raises: BadUserFile, naming what is missing, or the user's own line that raised.
     """
     path, name = _split(spec)
     module = _import(path)
     if not hasattr(module, name):
-        raise UserFileError(path, f"has no `{name}`", _names_in(module))
+        raise BadUserFile(str(path), f"has no `{name}`", _names_in(module))
     function = getattr(module, name)
     if not callable(function):
         kind = type(function).__name__
-        raise UserFileError(path, f"`{name}` is a {kind}, which can't be called", "Name a function or a torch module.")
+        raise BadUserFile(
+            str(path), f"`{name}` is a {kind}, which can't be called", "Name a function or a torch module."
+        )
     return Target(path, name, function, _example_inputs(module, path, name))
+
+
+@contextmanager
+def blamed(target: Target) -> Iterator[None]:
+    """Turn an error that the function raises in plain PyTorch too into one about the user's file."""
+    try:
+        yield
+    except OnepassError:
+        raise
+    except Exception:
+        try:
+            target.function(*target.inputs)
+        except Exception as error:
+            problem = f"`{target.name}` raised with these example inputs\n{_trace(error, target.path)}"
+            advice = f"Correct `{target.name}` or example_inputs()."
+            raise BadUserFile(str(target.path), problem, advice) from error
+        raise
 
 
 def _split(spec: str) -> tuple[Path, str]:
     file, colon, name = spec.rpartition(":")
     if not colon or not file or not name.isidentifier():
-        raise UserFileError(Path(spec), "is not of the form FILE.py:NAME", f"Write {_FORM}.")
+        raise BadUserFile(spec, "is not of the form FILE.py:NAME", f"Write {_FORM}.")
     path = Path(file)
     if not path.is_file():
         problem = "is a directory" if path.is_dir() else "no such file"
-        raise UserFileError(path, problem, f"Name a Python file as {_FORM}; looked from {Path.cwd()}.")
+        raise BadUserFile(str(path), problem, f"Name a Python file as {_FORM}; looked from {Path.cwd()}.")
     if path.suffix != ".py":
-        raise UserFileError(path, "is not a Python file", f"Write {_FORM}.")
+        raise BadUserFile(str(path), "is not a Python file", f"Write {_FORM}.")
     return path, name
 
 
@@ -68,15 +78,19 @@ def _import(path: Path) -> ModuleType:
     module_name = f"onepass_user_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path.resolve())
     if spec is None or spec.loader is None:
-        raise UserFileError(path, "can't be imported", f"Write {_FORM}.")
+        raise BadUserFile(str(path), "can't be imported", f"Write {_FORM}.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    sys.path.insert(0, str(path.resolve().parent))  # as when Python runs the file: its neighbours can be imported
+    sys.path.insert(
+        0, str(path.resolve().parent)
+    )  # as when Python runs the file: its neighbours can be imported
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise UserFileError(path, f"raised while it was loaded\n{_trace(error, path)}", "Correct the file.") from error
+        raise BadUserFile(
+            str(path), f"raised while it was loaded\n{_trace(error, path)}", "Correct the file."
+        ) from error
     finally:
         sys.path.pop(0)
     return module
@@ -85,8 +99,8 @@ def _import(path: Path) -> ModuleType:
 def _example_inputs(module: ModuleType, path: Path, name: str) -> tuple[Any, ...]:
     example_inputs = getattr(module, "example_inputs", None)
     if not callable(example_inputs):
-        raise UserFileError(
-            path,
+        raise BadUserFile(
+            str(path),
             "has no function `example_inputs`",
             f"Add `def example_inputs():` that returns a tuple of the arguments to call `{name}` with.",
         )
@@ -94,12 +108,16 @@ def _example_inputs(module: ModuleType, path: Path, name: str) -> tuple[Any, ...
         inputs = example_inputs()
     except Exception as error:
         problem = f"example_inputs() raised\n{_trace(error, path)}"
-        raise UserFileError(path, problem, "Correct example_inputs().") from error
+        raise BadUserFile(str(path), problem, "Correct example_inputs().") from error
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
 
 def _names_in(module: ModuleType) -> str:
-    names = sorted(n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__)
+    names = sorted(
+        n
+        for n, v in vars(module).items()
+        if callable(v) and getattr(v, "__module__", None) == module.__name__
+    )
     return f"It defines {', '.join(names)}." if names else "It defines no function of its own."
 
 

@@ -16,5 +16,8 @@ def cuda_prelude() -> str:
 
 
 def reduce_scratch_bytes(lanes: int, groups: int, values: int = 1) -> int:
-    """Shared memory that `groups<lanes, groups, values>` of reduce.cuh needs, in bytes; 0 needs no array at all."""
+    """Shared memory in bytes that `groups<lanes, groups, values>` of reduce.cuh needs.
+
+    `values` is 2 if the kernel calls `sum2`, else 1. 0 means that no array is needed: pass a null pointer.
+    """
     return 0 if lanes <= 32 else 2 * values * groups * (lanes // 32) * 4

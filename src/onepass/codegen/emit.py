@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onepass.codegen import cpu
+from onepass.codegen import cpu, cuda
 from onepass.codegen.arguments import Field
 from onepass.ir.kernel import Kernel
 from onepass.plan.choose import Schedule
+from onepass.plan.schedules.cpu import CpuSchedule
 
 
 @dataclass(frozen=True)
@@ -20,5 +21,8 @@ class Source:
 
 
 def emit(kernel: Kernel, schedule: Schedule, name: str) -> Source:
-    block, text = cpu.emit(kernel, name, schedule.unroll)
+    if isinstance(schedule, CpuSchedule):
+        block, text = cpu.emit(kernel, name, schedule)
+    else:
+        block, text = cuda.emit(kernel, name, schedule)
     return Source(name, text, block)

@@ -6,138 +6,134 @@ import hashlib
 import os
 import platform
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from onepass.emulate.faults import CompileFault
-from onepass.emulate.launch import EmulatedKernel, Module
+from onepass.emulate.launch import EmulatedKernel, KernelSource, source_file
+from onepass.errors import CompileError
+from onepass.runtime.hostcc import HostCompiler, cpu_features, find_compiler
 
 _HERE = Path(__file__).parent
 _EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+([^;\[]*?)(\w+)\s*\[\s*\]\s*;")
 
+_COMMON = ("-fPIC", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden")
 # -O1 compiles in half the time of -O2 and keeps register vectors in registers, so that they cause no hooks.
-# FMA contraction as NVRTC does it by default; -mfma so that it is one instruction.
-_KERNEL_FLAGS = ["-O1", "-g", "-fPIC", "-std=c++17", "-fsanitize=thread", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-Wno-unknown-pragmas", "-Wno-attributes"]
-_RUNTIME_FLAGS = (
-    ["-O2", "-g1", "-fPIC", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-Wall", "-Wextra"]
-)
-
-
-@dataclass(frozen=True)
-class KernelSource:
-    """A kernel text and the name of the `extern "C" __global__` function in it."""
-
-    name: str
-    text: str
+_ARITHMETIC = ("-O1", "-fno-math-errno", "-fno-trapping-math")
+_QUIET = ("-Wno-unknown-pragmas", "-Wno-attributes")
+_KERNEL_FLAGS = ("-g", "-fsanitize=thread", *_COMMON, *_ARITHMETIC, *_QUIET)
+_RUNTIME_FLAGS = ("-O2", "-g1", *_COMMON, "-Wall", "-Wextra")
 
 
 def compile_for_host(
-    source: str, name: str, arch: int = 90, cache_dir: Path | str | None = None
+    source: str, name: str, arch: int = 90, cache_dir: Path | str | None = None, fmad: bool = True
 ) -> EmulatedKernel:
     """Compile one kernel text for the CPU; see `compile_many`."""
-    return compile_many([KernelSource(name, source)], arch, cache_dir)[0]
+    return compile_many([KernelSource(name, source)], arch, cache_dir, fmad)[0]
 
 
 def compile_many(
-    sources: Sequence[KernelSource], arch: int = 90, cache_dir: Path | str | None = None
+    sources: Sequence[KernelSource],
+    arch: int = 90,
+    cache_dir: Path | str | None = None,
+    fmad: bool = True,
 ) -> list[EmulatedKernel]:
     """Compile kernel texts in one go, each in a namespace of its own, so that names may repeat.
 
-    `arch` is what `__CUDA_ARCH__` says, 90 for sm_90. Objects are kept in `cache_dir` by content, else in a
-    temporary folder.
+    `arch` is what `__CUDA_ARCH__` says, 90 for sm_90. `fmad` contracts a * b + c to one rounding, as NVRTC
+    does by default. Objects are kept by content in `cache_dir`, or in a folder of this process.
 
-    Raises: CompileFault with the compiler's message, or if there is no compiler.
+    Raises: CompileError with the compiler's message, NoCompiler.
     """
-    compiler = _compiler()
-    folder = Path(cache_dir) if cache_dir is not None else Path(tempfile.mkdtemp(prefix="onepass-emulate-"))
+    compiler = find_compiler()
+    folder = Path(cache_dir if cache_dir is not None else _own_folder().name)
     folder.mkdir(parents=True, exist_ok=True)
-    runtime = _build(compiler, (_HERE / "runtime.cpp").read_text(), _RUNTIME_FLAGS, folder, ".o", ())
-    files = [f"{i}_{s.name}.cu" for i, s in enumerate(sources)]
-    text = _translation_unit(sources, files, arch)
-    library = _build(compiler, text, [*_KERNEL_FLAGS, *_target_flags()], folder, ".so", (runtime,))
-    module = Module(library, {f: s.text for f, s in zip(files, sources, strict=True)})
-    return [
-        EmulatedKernel(module, s.name, f"onepass_kernel_{i}", f)
-        for i, (s, f) in enumerate(zip(sources, files, strict=True))
-    ]
+    contraction = f"-ffp-contract={'fast' if fmad else 'off'}"
+    flags = (*_KERNEL_FLAGS, contraction, *_target_flags())
+    runtime = _runtime(compiler, folder)
+    texts = [part for s in sources for part in (s.name, s.text)]
+    path = folder / f"{_key(compiler, flags, str(arch), *texts)}.so"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            compiled, linked = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
+            _compile(compiler, flags, _translation_unit(sources, arch), compiled, sources)
+            # Linked without -fsanitize=thread: the hooks are the runtime's.
+            link = [compiler.path, "-shared", str(compiled), str(runtime), "-lm", "-o", str(linked)]
+            subprocess.run(link, check=True, capture_output=True)
+            os.replace(linked, path)  # atomic: two processes may build the same text
+    return [EmulatedKernel(path, s, i) for i, s in enumerate(sources)]
 
 
-def _translation_unit(sources: Sequence[KernelSource], files: Sequence[str], arch: int) -> str:
+@lru_cache
+def _own_folder() -> tempfile.TemporaryDirectory[str]:
+    """Removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="onepass-emulate-")
+
+
+def _runtime(compiler: HostCompiler, folder: Path) -> Path:
+    """The object file of runtime.cpp."""
+    text = (_HERE / "runtime.cpp").read_text()
+    path = folder / f"{_key(compiler, _RUNTIME_FLAGS, text)}.o"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            _compile(compiler, _RUNTIME_FLAGS, text, Path(scratch) / "runtime.o", ())
+            os.replace(Path(scratch) / "runtime.o", path)
+    return path
+
+
+def _key(compiler: HostCompiler, flags: Sequence[str], *texts: str) -> str:
+    ours = (p.read_text() for p in sorted(_HERE.iterdir()) if p.suffix in (".hpp", ".cpp"))
+    parts = (compiler.identity, cpu_features(), " ".join(flags), *ours, *texts)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _compile(
+    compiler: HostCompiler, flags: Sequence[str], text: str, output: Path, sources: Sequence[KernelSource]
+) -> None:
+    command = [compiler.path, *flags, "-I", str(_HERE), "-x", "c++", "-c", "-", "-o", str(output)]
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    if done.returncode == 0:
+        return
+    for index, source in enumerate(sources):
+        file = re.escape(source_file(source, index))
+        lines = [int(n) for n in re.findall(rf"^{file}:(\d+):.*\berror\b", done.stderr, re.MULTILINE)]
+        if lines:
+            raise CompileError(source.name, source.text, done.stderr, " ".join(command), tuple(lines[:5]))
+    raise CompileError("the emulator", text, done.stderr, " ".join(command))
+
+
+def _translation_unit(sources: Sequence[KernelSource], arch: int) -> str:
     parts = [
         '#include "cuda_on_host.hpp"\n#include "ptx_on_host.hpp"\n',
         f"#define __CUDA_ARCH__ {arch * 10}\n",
     ]
-    for i, (source, file) in enumerate(zip(sources, files, strict=True)):
-        section = f"onepass_shared_{i}"
-        body = _EXTERN_SHARED.sub(r'extern \1\2[] __asm__("onepass_dynamic_shared");', source.text)
-        parts.append(
-            f'extern unsigned char __start_{section}[] __attribute__((weak, visibility("hidden")));\n'
-            f'extern unsigned char __stop_{section}[] __attribute__((weak, visibility("hidden")));\n'
-            "#undef __shared__\n"
-            f'#define __shared__ static __attribute__((section("{section}")))\n'
-            f"#define {source.name} onepass_{i}_{source.name}\n"
-            f"namespace onepass_{i} {{\n"
-            f'#line 1 "{file}"\n{body}\n'
-            f'#line 1 "entry"\n'
-            f"static void entry(const void* args) {{ onepass_call({source.name}, args); }}\n"
-            "}\n"
-            f'extern "C" __attribute__((visibility("default"))) OnepassKernel onepass_kernel_{i};\n'
-            f"OnepassKernel onepass_kernel_{i} = "
-            f"{{onepass_{i}::entry, __start_{section}, __stop_{section}}};\n"
-            f"#undef {source.name}\n"
-        )
-    return "".join(parts)
+    return "".join(parts + [_namespace(s, i) for i, s in enumerate(sources)])
 
 
-def _build(
-    compiler: str, text: str, flags: Sequence[str], folder: Path, suffix: str, objects: Sequence[Path]
-) -> Path:
-    """The object or library of `text`, from the folder if it is there."""
-    headers = "".join(p.read_text() for p in sorted(_HERE.glob("*.hpp")))
-    key_parts = (text, headers, " ".join(flags), _version(compiler), *(p.name for p in objects))
-    key = hashlib.sha256("\0".join(key_parts).encode()).hexdigest()[:32]
-    built = folder / f"{key}{suffix}"
-    if built.exists():
-        return built
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        source, result = Path(scratch) / "unit.cpp", Path(scratch) / f"unit{suffix}"
-        compiled = Path(scratch) / "unit.o"
-        source.write_text(text)
-        _run([compiler, *flags, "-I", str(_HERE), "-c", str(source), "-o", str(compiled)])
-        if suffix == ".so":
-            # Linked without -fsanitize=thread: the hooks are the runtime's.
-            _run([compiler, "-shared", str(compiled), *map(str, objects), "-lm", "-o", str(result)])
-        os.replace(result, built)  # atomic, so that two processes may build the same text
-    return built
+def _namespace(source: KernelSource, i: int) -> str:
+    """One kernel: its text, a way in, and where its shared memory begins and ends."""
+    section = f"onepass_shared_{i}"
+    hidden = '__attribute__((weak, visibility("hidden")))'
+    text = _EXTERN_SHARED.sub(r'extern \1\2[] __asm__("onepass_dynamic_shared");', source.text)
+    return f"""\
+extern unsigned char __start_{section}[] {hidden}, __stop_{section}[] {hidden};
+#undef __shared__
+#define __shared__ static __attribute__((section("{section}")))
+#define {source.name} onepass_{i}_{source.name}
+namespace onepass_{i} {{
+#line 1 "{source_file(source, i)}"
+{text}
+#line 1 "entry"
+static void entry(const void* args) {{ onepass_call({source.name}, args); }}
+}}
+extern "C" __attribute__((visibility("default"))) OnepassKernel onepass_kernel_{i};
+OnepassKernel onepass_kernel_{i} = {{onepass_{i}::entry, __start_{section}, __stop_{section}}};
+#undef {source.name}
+"""
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise CompileFault(done.stderr.strip(), " ".join(command))
-
-
-def _compiler() -> str:
-    wanted = [c for c in (os.environ.get("CXX"), "g++", "clang++") if c]
-    for candidate in wanted:
-        if found := shutil.which(candidate):
-            return found
-    raise CompileFault(f"no C++ compiler among {', '.join(wanted)}: install g++ or set CXX", "none")
-
-
-@lru_cache
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-
-
-def _target_flags() -> list[str]:
-    # x86-64-v3 has FMA; without it each fused multiply-add is a library call, right but slow.
-    if platform.machine() != "x86_64":
-        return []
-    flags = Path("/proc/cpuinfo")
-    return ["-mfma"] if flags.exists() and " fma " in flags.read_text() else []
+def _target_flags() -> tuple[str, ...]:
+    # Without the instruction each fused multiply-add is a library call, right but slow; AArch64 has it.
+    return ("-mfma",) if platform.machine() == "x86_64" and " fma " in cpu_features() else ()

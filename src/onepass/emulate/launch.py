@@ -7,12 +7,27 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from onepass.emulate.faults import KernelFault, kind_and_advice
+from onepass.emulate.faults import KINDS, OF_MEMORY
+from onepass.errors import KernelFault
 
 Grid = tuple[int, ...] | int
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A kernel text and the name of the `extern "C" __global__` function in it."""
+
+    name: str
+    text: str
+
+
+def source_file(source: KernelSource, index: int) -> str:
+    """What the compiler calls a kernel text, in its messages and in line tables."""
+    return f"{index}_{source.name}.cu"
 
 
 @dataclass(frozen=True)
@@ -108,36 +123,33 @@ class _Kernel(ctypes.Structure):
     )
 
 
-class Module:
-    """A loaded shared object; its kernels share one runtime, so one launch runs at a time."""
-
-    def __init__(self, path: Path, texts: Mapping[str, str]) -> None:
-        self.path, self.texts = path, texts
-        self.lock = threading.Lock()
-        self.library = ctypes.CDLL(str(path))
-        self.library.onepass_launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-        self.library.onepass_launch.restype = None
-
-    def kernel(self, symbol: str) -> _Kernel:
-        return _Kernel.in_dll(self.library, symbol)
+@lru_cache
+def _open(path: Path) -> tuple[ctypes.CDLL, threading.Lock]:
+    """A shared object, once however often it is asked for: its kernels share a runtime and take turns."""
+    library = ctypes.CDLL(str(path))
+    library.onepass_launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    library.onepass_launch.restype = None
+    return library, threading.Lock()
 
 
 def _index3(value: Grid) -> _Index3:
     sizes = (value,) if isinstance(value, int) else tuple(value)
-    return _Index3(*(sizes + (1, 1, 1))[:3])
+    return _Index3(*(*sizes, 1, 1)[:3])
 
 
 class EmulatedKernel:
     """One kernel, ready to run on the CPU."""
 
-    def __init__(self, module: Module, name: str, symbol: str, file: str) -> None:
-        self.name = name
-        self._module, self._file = module, file
-        self._kernel = module.kernel(symbol)
+    def __init__(self, path: Path, source: KernelSource, index: int) -> None:
+        self.name = source.name
+        self._path, self._source, self._file = path, source, source_file(source, index)
+        self._library, self._lock = _open(path)
+        self._kernel = _Kernel.in_dll(self._library, f"onepass_kernel_{index}")
 
     @property
     def static_shared_bytes(self) -> int:
-        return (self._kernel.shared_end or 0) - (self._kernel.shared_begin or 0)
+        """Bytes of `__shared__` arrays that the kernel uses."""
+        return int(self._kernel.shared_end or 0) - int(self._kernel.shared_begin or 0)
 
     def launch(
         self,
@@ -151,9 +163,9 @@ class EmulatedKernel:
     ) -> LaunchReport:
         """Run every block to its end and say what was read and written.
 
-        `args` are the kernel's parameters as a device would get them. `buffers` is all the global memory that the
-        kernel may touch: numpy arrays or torch tensors by name, or `Buffer`s. Blocks and lanes run in ascending
-        order, or in a random one that `order_seed` fixes.
+        `args` are the kernel's parameters as a device would get them. `buffers` is all the global memory that
+        the kernel may touch: numpy arrays or torch tensors by name, or `Buffer`s. Blocks and lanes run in
+        ascending order, or in a random one that `order_seed` fixes.
 
         Raises: KernelFault at the first thing that is wrong; memory then holds what was stored until there.
         """
@@ -184,8 +196,8 @@ class EmulatedKernel:
                 f"{self.name}: {threads} threads a block; a block has 1 to 1024: choose fewer lanes a row"
             )
         fault = _Fault()
-        with self._module.lock:
-            self._module.library.onepass_launch(ctypes.addressof(launch), ctypes.addressof(fault))
+        with self._lock:
+            self._library.onepass_launch(ctypes.addressof(launch), ctypes.addressof(fault))
         if fault.kind:
             raise self._explain(fault, items)
         traffic = tuple(
@@ -195,28 +207,29 @@ class EmulatedKernel:
         return LaunchReport(traffic, fault.barriers)
 
     def _explain(self, fault: _Fault, items: Sequence[Buffer]) -> KernelFault:
-        kind, advice = kind_and_advice(fault.kind)
+        kind, hint = KINDS[fault.kind]
+        of_memory = kind in OF_MEMORY
         return KernelFault(
             kind=kind,
             kernel=self.name,
             block=(fault.block.x, fault.block.y, fault.block.z),
             thread=(fault.thread.x, fault.thread.y, fault.thread.z),
-            address=fault.address or None,
-            bytes=fault.bytes,
-            buffer=_where(fault, items) if fault.address else None,
+            address=fault.address if of_memory else None,
+            nbytes=fault.bytes,
+            buffer=_where(fault, items) if of_memory else None,
             other=fault.other if kind in ("shared-race", "missing-lane") and fault.other >= 0 else None,
             lines=self._lines(fault.pc),
-            advice=advice,
+            hint=hint,
         )
 
     def _lines(self, pc: int) -> tuple[tuple[int, str], ...]:
         # The byte before the return address belongs to the call itself.
-        command = ["addr2line", "-i", "-e", str(self._module.path), hex(pc - 1)]
+        command = ["addr2line", "-i", "-e", str(self._path), hex(pc - 1)]
         try:
             out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         except (OSError, subprocess.CalledProcessError):
             return ()
-        text = self._module.texts.get(self._file, "").splitlines()
+        text = self._source.text.splitlines()
         lines = []
         for place in out.splitlines():
             file, _, number = place.partition(" ")[0].rpartition(":")
@@ -226,16 +239,16 @@ class EmulatedKernel:
 
 
 def _where(fault: _Fault, items: Sequence[Buffer]) -> str:
+    address = int(fault.address)
     if fault.other == -2:
         return "past the launch's shared memory"
-    near = [b for b in items if b.nbytes]
-    if not near:
-        return "no buffer was given"
+    if KINDS[fault.kind][0] in ("unwritten-shared", "shared-race"):
+        return "shared memory"
 
     def distance(b: Buffer) -> int:
-        return max(b.address - fault.address, fault.address - (b.address + b.nbytes), 0)
+        return max(b.address - address, address - (b.address + b.nbytes), 0)
 
-    best = min(near, key=distance)
-    if distance(best) > 1 << 24:  # further than any overrun: a wild pointer, or an unregistered one
-        return "near no buffer"
-    return f"byte {fault.address - best.address} of {best.name}, which has {best.nbytes}"
+    best = min((b for b in items if b.nbytes), key=distance, default=None)
+    if best is None or distance(best) > 1 << 24:  # further than an overrun: a wild or an unregistered pointer
+        return "in no buffer that was handed over"
+    return f"byte {address - best.address} of {best.name}, which has {best.nbytes}"

@@ -1,7 +1,8 @@
 // Stand-ins for the functions of the prelude's ptx.cuh.
-// Conversions and loads are exact. An approximate instruction is modelled by the worst that its documentation allows:
-// the true value, off by the whole stated bound, its sign drawn from the bits of the argument. What holds here holds
-// on any device that keeps the bound. Results are the same for the same argument, as on a device.
+// Conversions and loads are exact. An approximate instruction is off by all that the PTX ISA (9.1, section 9.7.3) allows,
+// in a direction drawn from the bits of its argument: ex2 and div.full 2 ulp, rcp 1 ulp, sqrt 2^-23 and rsqrt 2^-22.9
+// relative, lg2 2^-22 absolute in (0.5, 2) and relative outside. Equal arguments give equal results, as on a device.
+// One direction an argument does not try every combination: it is a hard case, not a proof.
 #pragma once
 
 struct alignas(16) u32x4 { unsigned x, y, z, w; };
@@ -57,13 +58,23 @@ ONEPASS_HOST float onepass_flush(float v) { return __builtin_fabsf(v) < 0x1p-126
 ONEPASS_HOST float onepass_off(double exact, float x, double relative) {
   return float(exact * (1.0 + relative * onepass_sign_of_error(x)));
 }
-ONEPASS_HOST float ptx_ex2(float x) { return onepass_off(__builtin_exp2(double(x)), x, 0x1p-22); }
+// The correctly rounded value, some units in the last place further from or nearer to zero; zero, infinity and NaN stay.
+ONEPASS_HOST float onepass_off_ulps(double exact, float x, int ulps) {
+  const float rounded = float(exact);
+  const float magnitude = __builtin_fabsf(rounded);
+  if (!(magnitude > 0x1p-149f * ulps && magnitude < __builtin_inff())) return rounded;
+  const unsigned up = __float_as_uint(rounded) + ulps, down = __float_as_uint(rounded) - ulps;
+  return __uint_as_float(onepass_sign_of_error(x) > 0 ? up : down);
+}
+ONEPASS_HOST float ptx_ex2(float x) { return x == 0.0f ? 1.0f : onepass_off_ulps(__builtin_exp2(double(x)), x, 2); }
 ONEPASS_HOST float ptx_ex2_ftz(float x) { return onepass_flush(ptx_ex2(onepass_flush(x))); }
-ONEPASS_HOST float ptx_rcp(float x) { return onepass_off(1.0 / double(x), x, 0x1p-23); }
+ONEPASS_HOST float ptx_rcp(float x) { return onepass_off_ulps(1.0 / double(x), x, 1); }
 ONEPASS_HOST float ptx_rcp_ftz(float x) { return onepass_flush(ptx_rcp(onepass_flush(x))); }
-ONEPASS_HOST float ptx_rsqrt(float x) { return onepass_off(1.0 / __builtin_sqrt(double(x)), x, 0x1.13p-23); }  // 2^-22.9
+ONEPASS_HOST float ptx_div(float a, float b) { return onepass_off_ulps(double(a) / double(b), a, 2); }
 ONEPASS_HOST float ptx_sqrt(float x) { return onepass_off(__builtin_sqrt(double(x)), x, 0x1p-23); }
-ONEPASS_HOST float ptx_div(float a, float b) { return onepass_off(double(a) / double(b), a, 0x1p-22); }  // 2 ulp
+ONEPASS_HOST float ptx_rsqrt(float x) {
+  return onepass_off(1.0 / __builtin_sqrt(double(x)), x, 0x1.126p-23);  // 2^-22.9
+}
 ONEPASS_HOST float ptx_lg2(float x) {
   const double exact = __builtin_log2(double(x));
   if (x > 0.5f && x < 2.0f) return float(exact + 0x1p-22 * onepass_sign_of_error(x));

@@ -369,6 +369,17 @@ HOOK(__tsan_volatile_write4, 4, true, true)
 HOOK(__tsan_volatile_write8, 8, true, true)
 void __tsan_read_range(void* p, uint64_t n) { access(reinterpret_cast<uintptr_t>(p), n, false, false, plain_path, PC); }
 void __tsan_write_range(void* p, uint64_t n) { access(reinterpret_cast<uintptr_t>(p), n, true, false, plain_path, PC); }
+// clang routes copies and fills through these.
+void* __tsan_memcpy(void* to, const void* from, uint64_t n) {
+  if (n) access(reinterpret_cast<uintptr_t>(from), n, false, false, plain_path, PC);
+  if (n) access(reinterpret_cast<uintptr_t>(to), n, true, false, plain_path, PC);
+  return memmove(to, from, n);
+}
+void* __tsan_memmove(void* to, const void* from, uint64_t n) { return __tsan_memcpy(to, from, n); }
+void* __tsan_memset(void* to, int byte, uint64_t n) {
+  if (n) access(reinterpret_cast<uintptr_t>(to), n, true, false, plain_path, PC);
+  return memset(to, byte, n);
+}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit(void*) {}

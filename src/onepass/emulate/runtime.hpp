@@ -14,7 +14,7 @@ struct Region {
   uint8_t writable, written, read_only_loads, padding[5];
 };
 
-// Launcher and runtime share these numbers: `_KINDS` in faults.py is in this order.
+// Launcher and runtime share these numbers: `KINDS` in faults.py is in this order.
 enum FaultKind : uint32_t {
   no_fault,
   out_of_bounds,

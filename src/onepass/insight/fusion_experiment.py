@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu, layer_norm
 
-from onepass.insight.interleave import Spread, interleaved
+from onepass.runtime.timer import Spread, interleaved
 
-EAGER, TWO_FUSED, ALL_FUSED, PLAIN_ADD = "eager", "two fused", "all fused", "plain add"
+WAYS = EAGER, TWO_FUSED, ALL_FUSED, PLAIN_ADD = "eager", "two fused", "all fused", "plain add"
 
 _FP32_BYTES = 4
 # A normalised value is about 1, and fp32 rounds each of the three steps; a wrong kernel is far outside.
@@ -25,7 +25,7 @@ PlanOf = Callable[..., Traffic]
 class Way:
     """One way to run the three ops, measured.
 
-    Units: `bytes_moved` counts each kernel's inputs and outputs once (for what was compiled, as its plan says);
+    Units: `bytes_moved` counts each kernel's inputs and outputs once, for what was compiled as its plan says;
     `gbps` is that over the median time.
     """
 
@@ -99,7 +99,7 @@ def run(
 ) -> Experiment:
     """Measure every way in one interleaved run on random fp32 inputs, and compare each result with float64.
 
-    `compile_with(function)` makes the fused functions, `plan_of(function, *inputs)` gives their kernels and bytes.
+    `compile_with(function)` makes the fused functions, `plan_of(function, *inputs)` gives kernels and bytes.
     """
     inputs = _inputs(rows, cols, device)
     x, residual, weight, bias = inputs
@@ -144,7 +144,7 @@ def _inputs(rows: int, cols: int, device: torch.device) -> tuple[torch.Tensor, .
 
 
 def _largest_error(result: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> float:
-    """Largest distance from the float64 result; infinite if any value is NaN.  A slab at a time, to save memory."""
+    """Largest distance from the float64 result, worked out slab by slab; infinite if any value is NaN."""
     largest = 0.0
     for rows in _slabs(result.shape[0]):
         x, residual, weight, bias = (t[rows] if t.dim() == 2 else t for t in inputs)

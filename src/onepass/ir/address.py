@@ -63,7 +63,7 @@ def compose(base: View, walk: View) -> View | None:
 
     None where a dimension of ``walk`` does not stay inside dimensions of ``base``.
     """
-    root = [d for d in base.dims if d[0] != 1]
+    root = coalesce(base.dims)
     steps: list[Size] = []  # elements that one step along each base dimension covers
     step: Size = 1
     for size, _ in reversed(root):
@@ -99,7 +99,7 @@ def compose_window(base: View, walk: View, window: tuple[int, int]) -> View | No
     return View((*inside.dims[:-1], (wide, step)), (inside.offset - lo * step))
 
 
-def _coordinates(offset: Size, steps: list[Size], root: list[Dim]) -> list[Size] | None:
+def _coordinates(offset: Size, steps: list[Size], root: tuple[Dim, ...]) -> list[Size] | None:
     rest = offset
     coordinates: list[Size] = []
     for step in steps:
@@ -116,7 +116,7 @@ def _coordinates(offset: Size, steps: list[Size], root: list[Dim]) -> list[Size]
     return coordinates if rest == 0 else None
 
 
-def _place(size: Size, stride: Size, steps: list[Size], root: list[Dim], used: list[Size]) -> list[Dim] | None:
+def _place(size: Size, stride: Size, steps: list[Size], root: tuple[Dim, ...], used: list[Size]) -> list[Dim] | None:
     """One dimension of a walk as dimensions along the base; ``used`` grows by the reach."""
     if size == 1:
         return [(1, 0)]

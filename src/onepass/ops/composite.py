@@ -69,6 +69,10 @@ def clamp(b: Builder, self: Value, min: Any = None, max: Any = None) -> Value:
     return low if max is None else b.map("minimum", low, max)
 
 
+def hardtanh(b: Builder, self: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
+    return clamp(b, self, min_val, max_val)
+
+
 def leaky_relu(b: Builder, self: Value, negative_slope: Any = 0.01) -> Value:
     return b.map("where", b.map("gt", self, 0), self, b.map("mul", self, negative_slope))
 
@@ -293,7 +297,8 @@ COMPOSITES: tuple[CompositeDef, ...] = (
     CompositeDef("pow", ("pow.Tensor_Scalar",), power, "x to a constant power", _TORCH),
     CompositeDef("pow_scalar", ("pow.Scalar",), scalar_power, "a constant to the power x", _TORCH),
     CompositeDef("gelu", ("gelu.default",), gelu, "GELU, erf or tanh form", "arXiv:1606.08415"),
-    CompositeDef("clamp", ("clamp.default", "clamp.Tensor", "hardtanh.default"), clamp, "min(max(x, a), b)", _TORCH),
+    CompositeDef("clamp", ("clamp.default", "clamp.Tensor"), clamp, "min(max(x, a), b)", _TORCH),
+    CompositeDef("hardtanh", ("hardtanh.default",), hardtanh, "min(max(x, -1), 1), or other ends", _TORCH),
     CompositeDef("clamp_min", ("clamp_min.default", "clamp_min.Tensor"), clamp, "max(x, a)", _TORCH),
     CompositeDef("clamp_max", ("clamp_max.default", "clamp_max.Tensor"), clamp, "min(x, b)", _TORCH),
     CompositeDef("leaky_relu", ("leaky_relu.default",), leaky_relu, "x, or slope x below zero", _TORCH),

@@ -1,20 +1,47 @@
-"""Which schedule runs a kernel on a device, or why none does."""
+"""Which schedules can run a cluster on a device, the best first."""
 
 from __future__ import annotations
 
 from onepass.device import Device
 from onepass.ir.cluster import Cluster
 from onepass.ir.kernel import Kernel
-from onepass.plan.schedules import cpu
+from onepass.plan.lower import lower
+from onepass.plan.schedules import cpu, flat, row, row_stream, row_strided
 from onepass.plan.schedules.cpu import CpuSchedule
+from onepass.plan.schedules.flat import FlatSchedule
+from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.spaces import Layout
 
-Schedule = CpuSchedule
+Schedule = CpuSchedule | FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule
+Candidate = tuple[Kernel, Schedule]
 
 
-def choose(kernel: Kernel, cluster: Cluster, device: Device) -> Schedule | str:
+def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candidate] | str:
+    """Kernels with a schedule each: the first is chosen, the next ones are for when the compiler spills."""
+    held = lower(cluster, layout)
+    if isinstance(held, str):
+        return held
     if device.kind == "cpu":
-        return cpu.schedule(kernel)
-    return "no schedule for this device"
+        return [(held, cpu.schedule(held))]
+    if not held.reduces:
+        made = flat.schedules(held, device)
+        return made if isinstance(made, str) else [(held, s) for s in made]
+    walked = lower(cluster, layout, hold=False)
+    assert not isinstance(walked, str)
+    found: list[Candidate] = []
+    reasons = []
+    for kernel, tried in (
+        (held, row.schedules(held, device)),
+        (walked, row_strided.schedules(walked, device)),
+        (walked, row_stream.schedules(walked, device)),
+    ):
+        if isinstance(tried, str):
+            reasons.append(tried)
+        else:
+            found += [(kernel, s) for s in tried]
+    return found or "; ".join(reasons)
 
 
 def kernel_name(schedule: Schedule, cluster: Cluster) -> str:
@@ -22,5 +49,7 @@ def kernel_name(schedule: Schedule, cluster: Cluster) -> str:
     ops = [o.split(".")[0].removeprefix("native_").strip("_") for o in cluster.origins]
     short = [o for o in ops if o not in ("clone", "copy", "to_copy", "lift_fresh_copy")] or ops
     kinds = dict.fromkeys(cluster.tensors[s.tensor].dtype.short for s in cluster.stores)
-    words = "_".join([schedule.family.replace("-", "_"), *short[:6], *(["more"] if len(short) > 6 else []), *kinds])
+    words = "_".join(
+        [schedule.family.replace("-", "_"), *short[:6], *(["more"] if len(short) > 6 else []), *kinds]
+    )
     return "".join(c if c.isalnum() else "_" for c in words)

@@ -32,15 +32,16 @@ from onepass.plan.spaces import Layout, Refusal, Strides, table_stride
 RECOMPUTE_COST = 5
 
 
-def lower(cluster: Cluster, layout: Layout) -> Kernel | Refusal:
-    """The kernel of a cluster, or why there is none."""
-    return _Lowering(cluster, layout).run()
+def lower(cluster: Cluster, layout: Layout, hold: bool = True) -> Kernel | Refusal:
+    """The kernel of a cluster, or why there is none. Without ``hold`` every phase computes what it needs from loads."""
+    return _Lowering(cluster, layout, hold).run()
 
 
 @dataclass
 class _Lowering:
     cluster: Cluster
     layout: Layout
+    hold: bool
     short: dict[str, str] = field(default_factory=dict)  # node → identifier
     accesses: dict[str, Access] = field(default_factory=dict)
     wide: dict[str, bool] = field(default_factory=dict)  # node → differs from column to column
@@ -63,7 +64,11 @@ class _Lowering:
         half = bool(floats) and all(d.nbytes == 2 for d in floats)
         symbols = sorted({name for n in self.cluster.nodes if isinstance(n, Map)
                           for o in n.operands if isinstance(o, Poly) for name in o.names})
-        return Kernel(self.cluster.name, tuple(self.accesses.values()), tuple(stages), self.layout.outer,
+        loops = [{s.access for s in stage.body if isinstance(s, LoadValue)}
+                 for stage in stages if isinstance(stage, ColumnLoop)]
+        accesses = tuple(replace(a, resident=sum(a.name in loop for loop in loops) > 1)
+                         for a in self.accesses.values())
+        return Kernel(self.cluster.name, accesses, tuple(stages), self.layout.outer,
                       self.layout.reduced, self.layout.inner, "inner" if self.inside else "reduced", kept, half,
                       tuple(symbols))
 
@@ -85,8 +90,9 @@ class _Lowering:
     # Addresses
 
     def address(self) -> str:
-        last = max(self.phase.values(), default=0)
         for node in self.cluster.nodes:
+            if isinstance(node, Iota) and self.inside:
+                return "space_mismatch: an index computed inside a reduction with an inner dimension"
             if not isinstance(node, Load):
                 continue
             access = self.access(f"x{len(self.accesses)}", node.tensor, self.layout.accesses[node.name])
@@ -97,8 +103,7 @@ class _Lowering:
                 if step is None:
                     return "space_mismatch: no address for the table"
                 access = replace(access, index=self.short[node.index], table=(node.table[0], step))
-            access = replace(access, window=node.window, resident=self.wide[node.name] and last > 0)
-            self.accesses[node.name] = access
+            self.accesses[node.name] = replace(access, window=node.window)
         for i, store in enumerate(self.cluster.stores):
             key = f"store:{store.tensor}"
             self.accesses[key] = self.access(f"y{i}", store.tensor, self.layout.accesses[key])
@@ -115,7 +120,7 @@ class _Lowering:
     def stages(self) -> list[Stage]:
         last = max([*(self.phase[s.value] for s in self.cluster.stores)], default=0)
         self.keep: set[str] = set()
-        for p in range(1, last + 1):
+        for p in range(1, last + 1 if self.hold else 1):
             self.needs(p)
         stages: list[Stage] = []
         done: set[str] = set()

@@ -285,13 +285,16 @@ def lay_out(cluster: Cluster) -> Layout | Refusal:
     if any(p is None for p in parts.values()):
         return "space_mismatch: a dimension straddles the reduced one"
     common = refine([p[0] for p in parts.values() if p is not None])
-    if common is None:
+    inside = refine([p[2] for p in parts.values() if p is not None])
+    if common is None or inside is None:
         return "space_mismatch: outer sizes do not nest"
+    # Lanes run along the last dimension of what lies inside; the dimensions before it are walked like outer ones.
+    sizes = inside[0]
     accesses = {}
-    for (key, part), outer in zip(parts.items(), common[1], strict=True):
+    for (key, part), outer, last in zip(parts.items(), common[1], inside[1], strict=True):
         assert part is not None
-        accesses[key] = Strides(outer, part[1], part[2], walks[key][1].offset)
-    return Layout(common[0], reduced, inner, accesses)
+        accesses[key] = Strides((*outer, *last[:-1]), part[1], last[-1] if last else 0, walks[key][1].offset)
+    return Layout((*common[0], *sizes[:-1]), reduced, sizes[-1] if sizes else 1, accesses)
 
 
 def _accesses(cluster: Cluster) -> Iterable[tuple[str, Level, View | None]]:
@@ -327,25 +330,23 @@ def _columns(cluster: Cluster, walks: dict[str, tuple[Level, View]]) -> Size | N
     return None if common is None else (common[0][-1] if common[0] else 1)
 
 
-def _cut(level: Level, view: View, reduced: Size, inner: Size) -> tuple[tuple[Dim, ...], Size, Size] | None:
-    dims = tuple(d for d in view.dims if d[0] != 1)
-    inside = split(dims, inner)
+def _cut(
+    level: Level, view: View, reduced: Size, inner: Size
+) -> tuple[tuple[Dim, ...], Size, tuple[Dim, ...]] | None:
+    """A walk as its outer dimensions, its stride along the reduced one, and its inner dimensions."""
+    inside = split(tuple(d for d in view.dims if d[0] != 1), inner)
     if inside is None:
         return None
     left, inner_dims = inside
-    inner_dims = coalesce(inner_dims)
-    if len(inner_dims) > 1:
-        return None
-    inner_stride = inner_dims[0][1] if inner_dims else 0
     if level == "row":
-        return left, 0, inner_stride
+        return left, 0, inner_dims
     across = split(left, reduced)
     if across is None:
         return None
     outer, column_dims = across[0], coalesce(across[1])
     if len(column_dims) > 1:
         return None
-    return outer, (column_dims[0][1] if column_dims else 0), inner_stride
+    return outer, (column_dims[0][1] if column_dims else 0), inner_dims
 
 
 def count(cluster: Cluster, level: Level) -> Size:

@@ -7,23 +7,28 @@ import platform
 import re
 import shutil
 import subprocess
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from .. import settings
 from ..errors import CompileError, NoCompiler
+from .cache import DiskCache, Entry, cache_key
 
 # Each flag with its reason:
-#   -O3 -march=native       the kernels are compiled where they run; the cache key holds the processor's features.
-#   -fno-math-errno         sqrt and fma become instructions; nobody reads errno.
-#   -fno-trapping-math      comparisons and selects may be if-converted; nobody reads the exception flags.
-#   -ffp-contract=off       a * b + c rounds twice, as PyTorch does: contracted, x*x - x*x is not 0, and an overflow
-#                           PyTorch shows as NaN (inf - inf) shows as inf. Kernels and prelude write op_fma where one
-#                           rounding is wanted, which is where the speed is.
-#   no -ffast-math          NaN and infinity must be right, and sums keep the order they are written in.
-#   -fno-semantic-interposition, -fno-exceptions, -fno-rtti, -fno-asynchronous-unwind-tables
-#                           nothing in a kernel is replaced, thrown or unwound: smaller, and quicker to compile.
+#   -O3 -march=native      kernels are compiled where they run; the cache key holds the processor's features.
+#   -fno-math-errno        sqrt and fma become instructions; nobody reads errno.
+#   -fno-trapping-math     comparisons and selects may be if-converted; nobody reads the exception flags.
+#   -ffp-contract=off      a * b + c rounds twice, as PyTorch does: contracted, x*x - x*x is not 0, and an
+#                          overflow that PyTorch shows as NaN (inf - inf) shows as inf. Kernels and prelude
+#                          write op_fma where one rounding is wanted, which is where the speed is.
+#   no -ffast-math         NaN and infinity must be right, and sums keep the order they are written in.
+#   -fno-semantic-interposition -fno-exceptions -fno-rtti -fno-asynchronous-unwind-tables
+#                          nothing in a kernel is replaced, thrown or unwound: smaller, quicker to compile.
+#   -Wno-psabi             vectors are passed between functions of one file only.
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -103,7 +108,12 @@ def cpu_features() -> str:
 
 
 def compile_shared(
-    source: str, output: Path, *, name: str, options: tuple[str, ...] = (), compiler: HostCompiler | None = None
+    source: str,
+    output: Path,
+    *,
+    name: str,
+    options: tuple[str, ...] = (),
+    compiler: HostCompiler | None = None,
 ) -> None:
     """Compile one C++ source text to a shared object at `output`.
 
@@ -117,6 +127,31 @@ def compile_shared(
         raise CompileError(name, source, str(e), " ".join(command)) from e
     if done.returncode != 0:
         raise CompileError(name, source, done.stderr, " ".join(command), lines_named(done.stderr))
+
+
+def compile_cached(
+    source: str,
+    *,
+    name: str,
+    cache: DiskCache,
+    options: tuple[str, ...] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> Entry:
+    """Compile one C++ source text, or take it from the cache; `metadata` is kept beside it.
+
+    Raises: NoCompiler, CompileError.
+    """
+    cc = find_compiler()
+    all_options = (*FLAGS, *options, *settings.CXX_FLAGS.read())
+    key = cache_key(source, all_options, cpu_features(), cc.identity)
+
+    def build(path: Path) -> Mapping[str, Any]:
+        start = time.perf_counter()
+        compile_shared(source, path, name=name, options=options, compiler=cc)
+        compile_ms = round((time.perf_counter() - start) * 1e3, 1)
+        return {**(metadata or {}), "kernel": name, "compiler": cc.path, "compile_ms": compile_ms}
+
+    return cache.get_or_build(key, ".so", build)
 
 
 def lines_named(message: str) -> tuple[int, ...]:

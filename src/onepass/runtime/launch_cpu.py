@@ -3,66 +3,100 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
+from ..codegen.cpu_prelude import cpu_driver
 from ..errors import LoadError
+from .cache import DiskCache, Entry
+from .hostcc import compile_cached
 
-# Below this many bytes read and written a call stays on the calling thread; see docs/notes/002-cpu-kernels.md.
-SERIAL_BYTES = 128 * 1024
+# A thread is worth starting for this many bytes read and written. Starting a second one costs 2.4 us: two
+# pay from 512 KiB on for a kernel that only copies out of the cache, from 64 KiB on for one that computes a
+# GELU (Zen 3, 2 cores, 2026-11-30). PyTorch's own limit is 32768 elements: 256 KiB of fp32 in and out.
+GRAIN_BYTES = 128 * 1024
+
+# at::get_num_threads(), which torch.get_num_threads() calls: it also settles a new thread's count.
+AT_GET_NUM_THREADS = "_ZN2at15get_num_threadsEv"
 
 
 @dataclass(frozen=True)
-class OpenMP:
-    """Entry points of the OpenMP runtime in this process, or zeros and the reason why there is none."""
+class Threads:
+    """Entry points of PyTorch's thread pool in this process, or zeros and the reason why there are none."""
 
     parallel: int
     thread_index: int
     team_size: int
+    thread_count: int
     reason: str | None  # why calls run on one thread, or None
 
 
-@lru_cache(maxsize=1)
-def openmp() -> OpenMP:
+@functools.cache
+def torch_threads() -> Threads:
     """Find the OpenMP runtime PyTorch was linked with, by asking PyTorch's own library for it."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        # The dynamic linker searches the library and what it depends on: whichever runtime torch uses is found.
+        # The dynamic linker searches the library and what it depends on: the runtime torch uses is found.
         handle = ctypes.CDLL(str(library), mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
-        found = [
-            _address(getattr(handle, name))
-            for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-        ]
+        return Threads(
+            _address(handle.GOMP_parallel),
+            _address(handle.omp_get_thread_num),
+            _address(handle.omp_get_num_threads),
+            _address(_first(handle, AT_GET_NUM_THREADS, "omp_get_max_threads")),
+            None,
+        )
     except (OSError, AttributeError) as e:
-        return OpenMP(0, 0, 0, f"PyTorch's OpenMP runtime was not found ({e}); CPU kernels run on one thread")
-    return OpenMP(*found, None)
+        reason = f"PyTorch's OpenMP runtime was not found ({e}); CPU kernels run on one thread"
+        return Threads(0, 0, 0, 0, reason)
 
 
-def _address(function: object) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+def _first(handle: ctypes.CDLL, *names: str) -> object:
+    for name in names[:-1]:
+        if hasattr(handle, name):
+            return getattr(handle, name)
+    return getattr(handle, names[-1])
+
+
+def _address(symbol: object) -> int:
+    return ctypes.cast(symbol, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
+Run = Callable[[bytes, int, int, int], None]
 
 
 @dataclass(frozen=True)
-class Driver:
-    """The compiled driver: `run(job, args, outer, pieces)` returns 0, or 1 without memory for scratch."""
+class CpuKernel:
+    """A loaded CPU kernel.
 
-    run: Callable[[int, bytes, int, int], int]
-    library: ctypes.CDLL
+    `run(args, outer, item_bytes, scratch_bytes)` does outer items 0 … outer - 1 with the packed
+    `struct Args`. `item_bytes` is what one item reads and writes (it sets how many threads the call is
+    worth), `scratch_bytes` what each thread needs at `scratch`, which is aligned to 64 bytes. The items are
+    cut into ranges at places that depend only on their number, their bytes and PyTorch's thread count; an
+    item's result does not depend on the range it falls in. Threads may call it at once. It raises
+    MemoryError if there is no memory for the scratch.
+    """
+
+    name: str
+    run: Run
+    entry: Entry
 
 
-def load_driver(path: Path) -> Driver:
-    """Load the shared object made of `cpu_driver()`."""
-    library = _load(path, "onepass_run")
-    run = library.onepass_run
-    run.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_longlong, ctypes.c_longlong)
-    run.restype = ctypes.c_int
-    return Driver(run, library)
+def load_driver(cache: DiskCache) -> ctypes.CDLL:
+    """Compile the driver or take it from the cache, and load it.
+
+    Raises: NoCompiler, CompileError, LoadError.
+    """
+    return _load(compile_cached(cpu_driver(), name="onepass_run", cache=cache).path, "onepass_run")
+
+
+_driver_of = functools.cache(load_driver)
 
 
 def _load(path: Path, name: str) -> ctypes.CDLL:
@@ -72,45 +106,35 @@ def _load(path: Path, name: str) -> ctypes.CDLL:
         raise LoadError(name, str(path), str(e)) from e
 
 
-class CpuKernel:
-    """A loaded CPU kernel. Calls are thread-safe: nothing is written here after construction.
+def load_kernel(
+    source: str, name: str, *, cache: DiskCache, metadata: Mapping[str, Any] | None = None
+) -> CpuKernel:
+    """Compile the kernel `name` or take it from the cache, and load it; `metadata` is kept beside it.
 
-    A call's range of outer items is cut into as many pieces as PyTorch has threads, at places that depend only on the
-    two counts; an item's result does not depend on the piece it falls in.
+    Raises: NoCompiler, CompileError, LoadError.
     """
+    entry = compile_cached(source, name=name, cache=cache, metadata=metadata)
+    library = _load(entry.path, name)
+    try:
+        kernel = _address(getattr(library, name))
+    except AttributeError as e:
+        raise LoadError(name, str(entry.path), str(e)) from e
+    return CpuKernel(name, _bind(_driver_of(cache), kernel, torch_threads()), entry)
 
-    __slots__ = ("_job", "_job_address", "_library", "_run", "name", "serial_outer")
 
-    def __init__(
-        self, path: Path, name: str, driver: Driver, *, item_bytes: int, scratch_bytes: int = 0
-    ) -> None:
-        """Load `name` from `path`.
-
-        `item_bytes` is what one outer item reads and writes (it sets which calls are too small for threads);
-        `scratch_bytes` is what each thread needs.
-
-        Raises: LoadError if the file or the function is not there.
-        """
-        self._library = _load(path, name)
-        try:
-            kernel = _address(getattr(self._library, name))
-        except AttributeError as e:
-            raise LoadError(name, str(path), str(e)) from e
-        omp = openmp()
-        # struct Job of driver.hpp
-        self._job = ctypes.create_string_buffer(
-            struct.pack("5q", kernel, omp.parallel, omp.thread_index, omp.team_size, scratch_bytes)
-        )
-        self._job_address = ctypes.addressof(self._job)
-        self._run = driver.run
-        self.name = name
-        self.serial_outer = SERIAL_BYTES // max(item_bytes, 1)
-
-    def __call__(self, args: bytes, outer: int) -> None:
-        """Run outer items 0 … outer - 1 with the packed `struct Args`.
-
-        Raises: MemoryError if there is no memory for the scratch.
-        """
-        pieces = 1 if outer <= self.serial_outer else torch.get_num_threads()
-        if self._run(self._job_address, args, outer, pieces):
-            raise MemoryError(f"{self.name}: no memory for scratch")
+def _bind(driver: ctypes.CDLL, kernel: int, threads: Threads) -> Run:
+    """Make the built-in function that runs one kernel; it owns its `struct Job` (driver.hpp)."""
+    job = struct.pack(
+        "6q",
+        kernel,
+        threads.parallel,
+        threads.thread_index,
+        threads.team_size,
+        threads.thread_count,
+        GRAIN_BYTES,
+    )
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    method = ctypes.addressof(ctypes.c_char.in_dll(driver, "onepass_run"))
+    return cast(Run, new(method, job, None))

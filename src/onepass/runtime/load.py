@@ -1,47 +1,76 @@
-"""Sources → loaded kernels: each distinct source is compiled once a process and kept on disk."""
+"""Sources → loaded kernels: each distinct source is compiled once a machine and loaded once a process."""
 
 from __future__ import annotations
 
-import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from onepass.codegen.cpu_prelude import cpu_driver
 from onepass.codegen.emit import Source
+from onepass.runtime.cache import cache_key, open_cache
 from onepass.runtime.counters import COUNTERS
-from onepass.runtime.hostcc import compile_shared
-from onepass.runtime.launch_cpu import CpuKernel, Driver, load_driver
+from onepass.runtime.launch_cpu import CpuKernel, load_kernel
+from onepass.runtime.launch_cuda import CudaKernel
+from onepass.runtime.nvrtc import OPTIONS, Resources, compile_cubin, version
+
+T = TypeVar("T")
 
 _lock = threading.Lock()
-_loaded: dict[str, Path] = {}
-_driver: list[Driver] = []
+_cpu: dict[str, CpuKernel] = {}
+_cuda: dict[tuple[str, str], CudaKernel] = {}
 
 
-def shared_object(source: Source) -> Path:
+@dataclass(frozen=True)
+class Binary:
+    """Machine code of a CUDA kernel, from the compiler or from disk."""
+
+    code: bytes
+    resources: Resources
+
+
+def cpu_kernel(source: Source) -> CpuKernel:
+    """Raises: NoCompiler, CompileError, LoadError."""
     with _lock:
-        if source.text in _loaded:
-            return _loaded[source.text]
-    path = Path(tempfile.mkdtemp()) / "kernel.so"
-    compile_shared(source.text, path, name=source.name)
-    COUNTERS.compiled += 1
+        known = _cpu.get(source.text)
+    if known is None:
+        kernel = load_kernel(source.text, source.name, cache=open_cache())
+        with _lock:
+            if source.text not in _cpu:
+                COUNTERS.compiled += not kernel.entry.hit
+                COUNTERS.loaded += 1
+            known = _cpu.setdefault(source.text, kernel)
+    return known
+
+
+def binary(source: Source, arch: str) -> Binary:
+    """Raises: NoNvrtc, CompileError."""
+
+    def build(path: Any) -> dict[str, Any]:
+        cubin = compile_cubin(source.text, source.name, arch)
+        COUNTERS.compiled += 1
+        path.write_bytes(cubin.code)
+        return {"resources": cubin.resources.__dict__}
+
+    entry = open_cache().get_or_build(cache_key(source.text, OPTIONS, arch, version(arch)), ".cubin", build)
+    return Binary(entry.path.read_bytes(), Resources(**entry.metadata["resources"]))
+
+
+def cuda_kernel(source: Source, arch: str, threads: int) -> CudaKernel:
+    """Raises: NoNvrtc, CompileError, DriverError."""
+    key = (source.text, arch)
     with _lock:
-        return _loaded.setdefault(source.text, path)
+        known = _cuda.get(key)
+    if known is None:
+        kernel = CudaKernel(binary(source, arch).code, source.name, threads, len(source.block))
+        with _lock:
+            COUNTERS.loaded += key not in _cuda
+            known = _cuda.setdefault(key, kernel)
+    return known
 
 
-def driver() -> Driver:
-    if not _driver:
-        path = Path(tempfile.mkdtemp()) / "driver.so"
-        compile_shared(cpu_driver(), path, name="driver")
-        _driver.append(load_driver(path))
-    return _driver[0]
-
-
-def build_all(sources: list[Source]) -> None:
-    """Compiles several sources at once."""
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(shared_object, {s.text: s for s in sources}.values()))
-
-
-def cpu_kernel(source: Source, item_bytes: int, scratch_bytes: int) -> CpuKernel:
-    return CpuKernel(shared_object(source), source.name, driver(), item_bytes=item_bytes, scratch_bytes=scratch_bytes)
+def at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """Runs jobs that compile side by side and gives their results in order; the first error is raised."""
+    with ThreadPoolExecutor(8) as pool:
+        return [done.result() for done in [pool.submit(job) for job in jobs]]

@@ -99,3 +99,8 @@ ONEPASS_INLINE void divide(i64 i, i64 n, i64& quotient, i64& rest) {
 ONEPASS_INLINE void check_index(i64 index, i64 rows) {
   if ((unsigned long long)index >= (unsigned long long)rows) __trap();
 }
+
+// The pointer, known only once `value` is: keeps loads from being issued long before there are registers for them.
+// `zero` is an argument that is always 0; an empty asm would not do, ptxas moves loads across it.
+template <class P>
+ONEPASS_INLINE P* after(P* p, float value, i64 zero) { return p + (__float_as_int(value) & (int)zero); }

@@ -11,6 +11,7 @@ ONEPASS_INLINE float poly(float x, float c0, float c1, C... rest) {  // c0 + x *
 
 // ---- plain ----
 
+ONEPASS_INLINE float op_fma(float a, float b, float c) { return fmaf(a, b, c); }
 ONEPASS_INLINE float op_abs(float x) { return fabsf(x); }
 ONEPASS_INLINE float op_neg(float x) { return -x; }
 ONEPASS_INLINE float op_floor(float x) { return floorf(x); }
@@ -40,14 +41,18 @@ ONEPASS_INLINE float op_relu(float x) { return op_max(x, 0.0f); }
 
 // ---- roots and quotients ----
 
-ONEPASS_INLINE float op_rsqrt(float x) { return ptx_rsqrt(x); }
+// One Newton step: a norm's whole row carries this error. The step is NaN at zero and infinity, where the guess is right.
+ONEPASS_INLINE float op_rsqrt(float x) {
+  const float guess = ptx_rsqrt(x), step = fmaf(-x * guess, guess, 1.0f);
+  return step == step ? fmaf(0.5f * guess, step, guess) : guess;
+}
 ONEPASS_INLINE float op_rsqrt_h(float x) { return ptx_rsqrt(x); }
 ONEPASS_INLINE float op_sqrt(float x) { return ptx_sqrt(x); }
 ONEPASS_INLINE float op_sqrt_h(float x) { return ptx_sqrt(x); }
 ONEPASS_INLINE float op_recip(float x) { return ptx_rcp(x); }
 ONEPASS_INLINE float op_recip_h(float x) { return ptx_rcp(x); }
-// `/` is correctly rounded and has a slow path; these do not.
-ONEPASS_INLINE float op_div(float a, float b) { return ptx_div(a, b); }
+// Correctly rounded: a mean is a quotient, and a row carries its error.
+ONEPASS_INLINE float op_div(float a, float b) { return a / b; }
 ONEPASS_INLINE float op_div_h(float a, float b) { return ptx_div(a, b); }
 ONEPASS_INLINE float op_fmod(float a, float b) { return fmodf(a, b); }
 ONEPASS_INLINE float op_remainder(float a, float b) {  // the sign of b

@@ -127,20 +127,22 @@ ONEPASS_FN nf n_log1p(nf x) {  // 3 units: log of u = fl(1 + x), with what the r
   return n_log_special(u, n_log_sum(s));
 }
 
-// tanh and erf as x P(x^2) / Q(x^2), constant past the point where fp32 cannot tell the result from 1.
+// tanh and erf as x P(x^2) / Q(x^2), constant past the point where fp32 cannot tell the result from 1, and never past
+// 1 (sqrt(1 - tanh^2) must not be NaN).
+ONEPASS_FN nf n_clamp_1(nf x) { return n_max(n_splat(-1.0f), n_min(n_splat(1.0f), x)); }
 ONEPASS_FN nf n_tanh(nf x) {  // 4 units
   x = n_max(n_splat(-9.02f), n_min(n_splat(9.02f), x));
   nf z = x * x;
   nf p = n_poly(z, 1.0f, 0.130828261f, 0.00310263201f, 1.11403697e-05f, -2.01680397e-08f, 5.25000599e-11f,
                 -8.41579207e-14f);
   nf q = n_poly(z, 1.0f, 0.464161545f, 0.0244899113f, 0.000254421204f);
-  return x * p / q;
+  return n_clamp_1(x * p / q);
 }
 ONEPASS_FN nf n_tanh_h(nf x) {  // 6.4e-6
   x = n_max(n_splat(-9.02f), n_min(n_splat(9.02f), x));
   nf z = x * x;
   nf p = n_poly(z, 0.99999398f, 0.120544516f, 0.00206359616f, 3.0114611e-06f);
-  return x * p / n_poly(z, 1.0f, 0.453839451f, 0.0200520847f, 0.000120069904f);
+  return n_clamp_1(x * p / n_poly(z, 1.0f, 0.453839451f, 0.0200520847f, 0.000120069904f));
 }
 ONEPASS_FN nf n_erf(nf x) {  // 4 units
   x = n_max(n_splat(-3.95f), n_min(n_splat(3.95f), x));
@@ -148,13 +150,13 @@ ONEPASS_FN nf n_erf(nf x) {  // 4 units
   nf p = n_poly(z, 1.12837923f, 0.185168803f, 0.0542747639f, 0.00384336314f, 0.000377937831f, 4.64046798e-06f,
                 -1.29672175e-08f);
   nf q = n_poly(z, 1.0f, 0.497434974f, 0.113910921f, 0.0154437078f, 0.00130406232f, 6.26928158e-05f);
-  return x * p / q;
+  return n_clamp_1(x * p / q);
 }
 ONEPASS_FN nf n_erf_h(nf x) {  // 3.2e-6
   x = n_max(n_splat(-3.95f), n_min(n_splat(3.95f), x));
   nf z = x * x;
   nf p = n_poly(z, 1.12838209f, 0.121350959f, 0.0397637412f, -0.000528267294f, -2.63198799e-05f);
-  return x * p / n_poly(z, 1.0f, 0.440936029f, 0.0820029154f, 0.00689767022f, -0.000302993227f);
+  return n_clamp_1(x * p / n_poly(z, 1.0f, 0.440936029f, 0.0820029154f, 0.00689767022f, -0.000302993227f));
 }
 
 // sigmoid and its kin divide once and stay right at the ends: e^-x overflows to infinity and the quotient is 0.
@@ -178,7 +180,7 @@ ONEPASS_FN nf n_gelu_erf(nf x) {
   nf t = n_min(n_splat(14.5f), n_abs(x));
   nf z = t * t;
   nf lost = n_fma(t, t, -z);  // what rounding z lost would cost the tail 100 units
-  nf e = n_exp2_flush(z * (-0.5f * ONEPASS_LOG2E));
+  nf e = n_exp_flush(z * -0.5f);
   nf p = n_poly(t, 0.5f, 0.438295007f, 0.183235154f, 0.0406332277f, 0.00411630701f);
   nf q = n_poly(t, 1.0f, 1.67447495f, 1.20250332f, 0.46947068f, 0.101858839f, 0.0103179319f);
   nf tail = e * n_fma(lost, n_splat(-0.5f), n_splat(1.0f)) * p / q;
@@ -192,11 +194,16 @@ ONEPASS_FN nf n_gelu_erf_h(nf x) {
   nf tail = e * p / q;
   return x * ((x > 0.0f) ? 1.0f - tail : tail);
 }
-ONEPASS_FN nf n_softplus(nf x) {  // 4 units, flushes
-  return n_max(n_splat(0.0f), x) + n_log1p(n_exp_flush(-n_abs(x)));
+ONEPASS_FN nf n_log1p_unit(nf x) {  // for 0 <= x <= 1, where nothing is special
+  nf u = 1.0f + x;
+  nf c = x - (u - 1.0f);
+  ni big = u > 1.41421354f;
+  nf f = (big ? u * 0.5f : u) - 1.0f;
+  return n_log_sum({f + (big ? c * 0.5f : c), big ? n_splat(1.0f) : n_splat(0.0f)});
 }
-
-
+ONEPASS_FN nf n_softplus(nf x) {  // 3 units, flushes
+  return n_max(n_splat(0.0f), x) + n_log1p_unit(n_exp_flush(-n_abs(x)));
+}
 #define ONEPASS_LIFT(OP, NAME) \
   ONEPASS_FN vf OP(vf a) {     \
     vf r;                      \

@@ -46,7 +46,7 @@ ONEPASS_DEVICE float ptx_min_nan(float a, float b) {
 }
 #endif
 
-// Special functions. Error bounds are the PTX ISA's: see costs.toml.
+// Special functions, approximate: what a function built on them is off by stands in costs.toml.
 #define ONEPASS_PTX1(name, instruction)                        \
   ONEPASS_DEVICE float name(float x) {                         \
     float r;                                                   \

@@ -60,3 +60,7 @@ template <> struct float_to<b8> {
   static __device__ __forceinline__ b8 of(float v) { return b8{(unsigned char)(v != 0.0f)}; }
 };
 template <class T> ONEPASS_INLINE T from_float(float v) { return float_to<T>::of(v); }
+
+// To 16 bits and back, for those who want every intermediate rounded as eager PyTorch rounds it.
+ONEPASS_INLINE float round_bf16(float v) { return to_float(from_float<bf16>(v)); }
+ONEPASS_INLINE float round_f16(float v) { return to_float(from_float<f16>(v)); }

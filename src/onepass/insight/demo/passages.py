@@ -61,7 +61,11 @@ def _pieces(text: str) -> list[str]:
 def _is_prose(paragraph: str) -> bool:
     """Grammar and code samples are set three spaces in, and headings are underlined."""
     lines = paragraph.splitlines()
-    return bool(lines) and not all(line.startswith("   ") for line in lines) and not set(lines[-1]) <= set("*=-^~")
+    return (
+        bool(lines)
+        and not all(line.startswith("   ") for line in lines)
+        and not set(lines[-1]) <= set("*=-^~")
+    )
 
 
 def _words(paragraphs: list[str]) -> int:

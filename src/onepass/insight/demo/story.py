@@ -9,12 +9,12 @@ import torch
 
 from onepass import api
 from onepass.insight import fusion_experiment
-from onepass.insight.allocator import keep_warm
 from onepass.insight.demo import comparison
-from onepass.insight.demo.comparison import COMPILED, EAGER, Embedded, Throughput
+from onepass.insight.demo.comparison import COMPILED, EAGER, Embedded, Encode, Throughput
 from onepass.insight.demo.encoder import batches, load_encoder
 from onepass.insight.demo.passages import QUESTIONS, Passage, passages
 from onepass.insight.fusion_experiment import Experiment
+from onepass.runtime.timer import keep_allocator_warm
 
 # A name or function that torch.compile takes for its back end.
 Backend = str | Callable[..., Any]
@@ -89,19 +89,21 @@ class Story:
 
 
 def tell(backend: Backend, device: torch.device, passes: int, progress: Progress) -> Story:
-    """Embed the language reference in eager and with onepass, ask it the questions, and run the experiment."""
-    allocator_warm = device.type == "cpu" and keep_warm()
+    """Embed the language reference in eager and with onepass, ask the questions, run the experiment."""
+    allocator_warm = device.type == "cpu" and keep_allocator_warm()
     progress(0, 1, "loading the model")
     encoder = load_encoder(device)
     texts = passages()
     work = batches([passage.text for passage in texts], device)
     asked = batches(QUESTIONS, device)
-    encoders = {EAGER: encoder, COMPILED: torch.compile(encoder, backend=backend)}
+    encoders: dict[str, Encode] = {EAGER: encoder, COMPILED: torch.compile(encoder, backend=backend)}
 
     shapes = len(comparison.one_per_shape(work + asked))
     comparison.warm_up(encoders, work + asked, _counter(progress, shapes, "compiling and warming up"))
     steps = passes * len(work)
-    embedded, throughput = comparison.compare(encoders, work, passes, device, _counter(progress, steps, "embedding"))
+    embedded, throughput = comparison.compare(
+        encoders, work, passes, device, _counter(progress, steps, "embedding")
+    )
     questions, _ = comparison.compare(encoders, asked, 1, device, _counter(progress, len(asked), "asking"))
 
     progress(0, 1, "explaining the model")

@@ -25,11 +25,13 @@ class FlatSchedule:
         return f"{self.threads} threads a block, {self.steps} vectors of {self.width} a thread"
 
 
-def schedule(kernel: Kernel, device: Device) -> FlatSchedule | str:
+def schedules(kernel: Kernel, device: Device) -> list[FlatSchedule] | str:
     if kernel.reduces:
         return "it reduces"
-    # Two to four independent 16-byte loads a tensor and thread keep 32 KB in flight on a multiprocessor; with many
-    # inputs one vector a thread does that already.
-    inputs = sum(1 for a in kernel.accesses if a.column == "unit")
     width = vector_width(kernel)
-    return FlatSchedule(256, 2 if inputs <= 4 else 1, width)
+    edges = [e for a in kernel.accesses for e in a.window or ()]
+    while width > 1 and any(e % width for e in edges):
+        width //= 2
+    # Two independent vectors a thread and tensor keep 32 KB in flight on a multiprocessor; with many inputs one does.
+    inputs = sum(1 for a in kernel.accesses if a.column == "unit")
+    return [FlatSchedule(256, 2 if inputs <= 4 else 1, width), FlatSchedule(128, 1, width)]

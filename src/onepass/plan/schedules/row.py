@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onepass.device import Device
 from onepass.ir.kernel import Access, Kernel
@@ -27,8 +27,11 @@ class RowSchedule:
     width: int
     cols: int
     accesses: tuple[int, ...]
-    early: bool  # row vectors are loaded before the first reduction
-    min_blocks: int = 0
+    early: bool  # row vectors are loaded before the first reduction, not after the last
+    min_blocks: int = (
+        0  # resident on a multiprocessor, which bounds the registers of a thread; 0 leaves them open
+    )
+    depth: int = 0  # vectors in flight of tensors that no register array holds; 0 leaves that to the compiler
 
     @property
     def family(self) -> str:
@@ -44,8 +47,10 @@ class RowSchedule:
         return self.lanes * self.steps * self.width == self.cols
 
     def explain(self) -> str:
-        return (f"{self.lanes} lanes a row, {self.groups} rows a block, {self.steps} vectors of {self.width} a lane, "
-                f"row in registers")
+        return (
+            f"{self.lanes} lanes a row, {self.groups} rows a block, {self.steps} vectors of {self.width} a lane, "
+            f"row in registers"
+        )
 
 
 def vector_width(kernel: Kernel) -> int:
@@ -60,7 +65,14 @@ def held_bytes(kernel: Kernel) -> int:
     return max(4, raw + 4 * len(kernel.kept))
 
 
-def schedule(kernel: Kernel, device: Device, accesses: tuple[int, ...] | None = None) -> RowSchedule | str:
+def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
+    """The best first; the others hold less in a thread's registers.
+
+    Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md): up to 256
+    vectors a row two vectors a lane and blocks of 128 threads; up to 2048 four, with 1024 threads resident, which
+    bounds a thread to 64 registers; above, eight vectors of 512 lanes, 3 of them in flight where two inputs meet. Loads of row
+    vectors after the last reduction cost nothing and free the registers that keep a second block resident.
+    """
     cols = kernel.cols
     if not isinstance(cols, int):
         return "too_large: the reduced size is only known at run time"
@@ -70,17 +82,22 @@ def schedule(kernel: Kernel, device: Device, accesses: tuple[int, ...] | None = 
     while width > 1 and cols < width * 2:
         width //= 2
     vectors = -(-cols // width)
-    # As many elements a lane as 32 registers hold keeps two full blocks of 512 threads on a multiprocessor.
-    most = max(1, 32 * 4 // (held_bytes(kernel) * width))
-    lanes = next((t for t in LANES if t * most >= vectors), 0)
-    if not lanes:
-        most = max(1, MOST_REGISTERS * 4 // (held_bytes(kernel) * width))
-        if 1024 * most < vectors:
-            return "too_large: the row does not fit in registers"
-        lanes = 1024
-    groups = max(1, 128 // lanes)
-    steps = -(-vectors // lanes)
-    return RowSchedule(lanes, groups, steps, width, cols, accesses or aligned(kernel, cols, width), early=True)
+    target = 2 if vectors <= 256 else 4 if vectors <= 2048 else 8
+    found = []
+    for most in dict.fromkeys((target, 4, 2, 8)):
+        lanes = next((t for t in LANES if t * most >= vectors), 0)
+        if not lanes or lanes * most > 2 * max(vectors, LANES[0] * most) or (lanes > 512 and most < 8):
+            continue
+        steps = -(-vectors // lanes)
+        if steps * width * held_bytes(kernel) > 4 * MOST_REGISTERS:
+            continue
+        threads = max(128, lanes)
+        resident = max(1, 1024 // threads) if steps > 2 else 0
+        depth = 3 if steps > 4 and kernel.kept else 0
+        widths = aligned(kernel, cols, width)
+        plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident, depth)
+        found += [plain, replace(plain, min_blocks=0)] if resident else [plain]
+    return found or "too_large: the row does not fit in registers"
 
 
 def aligned(kernel: Kernel, cols: int, width: int) -> tuple[int, ...]:
@@ -91,7 +108,9 @@ def aligned(kernel: Kernel, cols: int, width: int) -> tuple[int, ...]:
 def _access_width(a: Access, cols: int, width: int, base_bytes: int) -> int:
     w = width
     numbers = [cols, *a.outer, a.offset, *(a.window or ()), *((a.table[1],) if a.table else ())]
-    while w > 1 and (w * a.dtype.nbytes > base_bytes and w * a.dtype.nbytes <= 16
-                     or any(isinstance(n, int) and n % w for n in numbers)):
+    while w > 1 and (
+        (w * a.dtype.nbytes > base_bytes and w * a.dtype.nbytes <= 16)
+        or any(isinstance(n, int) and n % w for n in numbers)
+    ):
         w //= 2
     return w

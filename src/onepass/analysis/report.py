@@ -1,0 +1,313 @@
+"""The report of `onepass explain`: rows of data → text for a terminal, and JSON. Nothing is run here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onepass.analysis.roofline import intensity
+
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One kernel at typical sizes.
+
+    Units: bytes; µs; ``occupancy`` 0 … 1. ``registers``, ``spill_bytes`` and ``occupancy`` are None on the CPU,
+    ``measured_us`` where nothing was timed.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    rows: int
+    cols: int
+    dtypes: tuple[str, ...]
+    schedule: str
+    launch: str  # the schedule in words
+    bytes_read: int
+    bytes_written: int
+    eager_bytes: int
+    flops: int
+    registers: int | None
+    spill_bytes: int | None
+    occupancy: float | None
+    predicted_us: float
+    measured_us: float | None
+    bound: str
+    source: str
+
+    @property
+    def arithmetic_intensity(self) -> float:
+        """FLOPs a byte."""
+        return intensity(self.flops, self.bytes_read + self.bytes_written)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "ops": list(self.ops),
+            "rows": self.rows,
+            "cols": self.cols,
+            "dtypes": list(self.dtypes),
+            "schedule": self.schedule,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "eager_bytes": self.eager_bytes,
+            "flops": self.flops,
+            "arithmetic_intensity": self.arithmetic_intensity,
+            "registers": self.registers,
+            "spill_bytes": self.spill_bytes,
+            "occupancy": self.occupancy,
+            "predicted_us": self.predicted_us,
+            "measured_us": self.measured_us,
+        }
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """One pair that the planner looked at. Units: bytes and µs that fusing saves, estimated."""
+
+    source: str
+    target: str
+    verdict: str
+    reason: str
+    detail: str
+    bytes_saved: int
+    us_saved: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "from": self.source,
+            "to": self.target,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "bytes_saved": self.bytes_saved,
+            "us_saved": self.us_saved,
+        }
+
+
+@dataclass(frozen=True)
+class LeftRow:
+    """One call that stays with PyTorch. ``reason`` is empty for what is PyTorch's by design."""
+
+    op: str
+    bound: str
+    reason: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A whole program before and after; matmul and attention are in neither figure.
+
+    ``fused_bytes`` is what remains: the kernels' bytes and those of memory-bound calls left to PyTorch.
+    """
+
+    eager_bytes: int
+    fused_bytes: int
+    eager_kernels: int
+    fused_kernels: int
+    aten_calls: int
+    aten_memory_bound_bytes: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a function runs as, and why."""
+
+    device: str
+    kernels: tuple[KernelRow, ...]
+    decisions: tuple[DecisionRow, ...]
+    left: tuple[LeftRow, ...]
+    totals: Totals
+    notes: tuple[str, ...]
+    reasons: dict[str, str]  # reason code → what it means
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form, schema onepass.explain/1."""
+        return {
+            "schema": "onepass.explain/1",
+            "device": self.device,
+            "kernels": [kernel.to_dict() for kernel in self.kernels],
+            "decisions": [decision.to_dict() for decision in self.decisions],
+            "totals": dict(self.totals.__dict__),
+        }
+
+    @property
+    def text(self) -> str:
+        """The report for a terminal of 100 columns: verdict, kernels, decisions, what is left."""
+        parts = [self.verdict, *_kernels(self.kernels), *self._fused(), *self._kept(), *_left(self.left)]
+        if self.notes:
+            parts += ["", "Notes", *(line for note in _counted(self.notes) for line in _wrap(note, "  "))]
+        return "\n".join(line.rstrip() for line in parts)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        t = self.totals
+        if not t.eager_kernels:
+            return (
+                f"Nothing memory-bound in here: {_n(t.aten_calls, 'call')} of PyTorch. Device: {self.device}."
+            )
+        kept = sum(row.bound == "memory" for row in self.left)
+        after = _n(t.fused_kernels, "kernel") + (f" and {_n(kept, 'call')} left to PyTorch" if kept else "")
+        ratio = f"{t.eager_bytes / t.fused_bytes:.2f} × less traffic" if t.fused_bytes else "no traffic"
+        return (
+            f"{_n(t.eager_kernels, 'memory-bound op')} moving {_bytes(t.eager_bytes)} in eager "
+            f"{'become' if t.eager_kernels != 1 else 'becomes'} {after} moving "
+            f"{_bytes(t.fused_bytes)}: {ratio}.\nDevice: {self.device}. Matmul and attention are not counted."
+        )
+
+    def _fused(self) -> list[str]:
+        return self._decisions("Fused", [d for d in self.decisions if d.verdict == "fused"])
+
+    def _kept(self) -> list[str]:
+        return self._decisions("Not fused", [d for d in self.decisions if d.verdict != "fused"])
+
+    def _decisions(self, title: str, decisions: list[DecisionRow]) -> list[str]:
+        """Decisions by reason, the most bytes first; those of equal layers on one line."""
+        if not decisions:
+            return []
+        lines = ["", f"{title} (bytes and µs that fusing saves, estimated)"]
+        for reason in sorted({d.reason for d in decisions}, key=lambda r: -_saved(decisions, r)):
+            lines += _wrap(f"{reason}: {self.reasons.get(reason, reason)}", "  ")
+            groups: dict[tuple[str, str, str], list[DecisionRow]] = {}
+            for d in decisions:
+                if d.reason == reason:
+                    groups.setdefault((d.source, d.target, d.detail), []).append(d)
+            rows = sorted(groups.items(), key=lambda item: -sum(d.bytes_saved for d in item[1]))
+            lines += table(
+                [
+                    [
+                        f"{_short(source)} → {_short(target)}" + (f" ({detail})" if detail else ""),
+                        _times(len(same)),
+                        _bytes(sum(d.bytes_saved for d in same)),
+                        _us(sum(d.us_saved for d in same)),
+                    ]
+                    for (source, target, detail), same in rows
+                ],
+                indent="    ",
+            )
+        return lines
+
+
+def _saved(decisions: list[DecisionRow], reason: str) -> int:
+    return sum(d.bytes_saved for d in decisions if d.reason == reason)
+
+
+def _kernels(kernels: tuple[KernelRow, ...]) -> list[str]:
+    if not kernels:
+        return []
+    groups: dict[Any, list[KernelRow]] = {}
+    for k in kernels:
+        key = (k.name, k.rows, k.cols, k.dtypes, k.launch, k.bytes_read, k.bytes_written)
+        groups.setdefault(key, []).append(k)
+    resources = any(k.registers is not None for k in kernels)
+    measured = any(k.measured_us is not None for k in kernels)
+    head = ["kernel", "", "rows × cols", "read", "written", "eager", "AI", "bound by"]
+    head += ["regs", "spill", "occ."] if resources else []
+    head += ["predicted"] + (["measured"] if measured else [])
+    rows = [head]
+    for same in sorted(groups.values(), key=lambda g: -sum(k.predicted_us for k in g)):
+        k = same[0]
+        row = [
+            k.name,
+            _times(len(same)),
+            f"{k.rows} × {k.cols}",
+            _bytes(k.bytes_read),
+            _bytes(k.bytes_written),
+            _bytes(sum(each.eager_bytes for each in same) // len(same)),
+            f"{k.arithmetic_intensity:.2f}",
+            k.bound,
+        ]
+        if resources:
+            occupied = "–" if k.occupancy is None else f"{k.occupancy:.0%}"
+            row += ["–" if k.registers is None else str(k.registers), str(k.spill_bytes or 0), occupied]
+        row.append(_us(k.predicted_us))
+        if measured:
+            times = [each.measured_us for each in same if each.measured_us is not None]
+            row.append(_us(sum(times) / len(times)) if times else "–")
+        rows.append(row)
+    return ["", *table(rows), "", *_launches(kernels)]
+
+
+def _launches(kernels: tuple[KernelRow, ...]) -> list[str]:
+    """Each way of running, and how many kernels run that way."""
+    ways: dict[str, int] = {}
+    for k in kernels:
+        ways[f"{k.schedule}: {k.launch}"] = ways.get(f"{k.schedule}: {k.launch}", 0) + 1
+    return [line for way, n in ways.items() for line in _wrap(f"{way} ({_n(n, 'kernel')})", "  ")]
+
+
+def _left(left: tuple[LeftRow, ...]) -> list[str]:
+    if not left:
+        return []
+    groups: dict[tuple[str, str], list[LeftRow]] = {}
+    for row in left:
+        groups.setdefault((row.op, row.reason), []).append(row)
+    lines = ["", "Left to PyTorch"]
+    ordered = sorted(groups.items(), key=lambda g: (g[1][0].bound == "compute", -sum(r.nbytes for r in g[1])))
+    for (op, reason), same in ordered:
+        why = reason or "bound by arithmetic: PyTorch's by design"
+        moved = "" if same[0].bound == "compute" else f", {_bytes(sum(r.nbytes for r in same))}"
+        lines += _wrap(f"{op} {_times(len(same))}{moved}: {why}", "  ")
+    return lines
+
+
+# Text
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Aligned columns; the first is shortened so that a line stays within the width, the others are right-aligned."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rest = sum(widths[1:]) + 2 * (len(widths) - 1) + len(indent)
+    first = min(widths[0], max(WIDTH - rest, 16))
+    lines = []
+    for row in rows:
+        head = row[0] if len(row[0]) <= first else row[0][: first - 1] + "…"
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True) if width]
+        lines.append(indent + "  ".join([head.ljust(first), *cells]))
+    return lines
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    lines, line = [], indent
+    for word in text.split():
+        if len(line) + len(word) + 1 > WIDTH and line.strip():
+            lines.append(line)
+            line = indent + "  "
+        line += word if line == indent or line.endswith("  ") else f" {word}"
+    return [*lines, line]
+
+
+def _counted(texts: Iterable[str]) -> list[str]:
+    counts: dict[str, int] = {}
+    for text in texts:
+        counts[text] = counts.get(text, 0) + 1
+    return [text + (f" ({n} times)" if n > 1 else "") for text, n in counts.items()]
+
+
+def _short(ops: str) -> str:
+    """The ops of a cluster, without PyTorch's prefixes, the first and last few of many."""
+    names = [name.split(".")[0].removeprefix("native_").removeprefix("_") for name in ops.split("+")]
+    return "+".join(names if len(names) <= 6 else [*names[:3], f"{len(names) - 5} more", *names[-2:]])
+
+
+def _n(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _times(n: int) -> str:
+    return f"× {n}" if n > 1 else ""
+
+
+def _bytes(n: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(n) >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} B"
+
+
+def _us(us: float) -> str:
+    return f"{us:,.1f} µs" if us < 1e4 else f"{us / 1e3:,.1f} ms"

@@ -1,0 +1,178 @@
+"""The public face: `explain` and `fuse`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from onepass.analysis.report import DecisionRow, KernelRow, LeftRow, Report, Totals
+from onepass.analysis.roofline import bound
+from onepass.analysis.traffic import eager_bytes, memory_bound, ops_inside
+from onepass.build import Built, Plan
+from onepass.capture.backend import Backend
+from onepass.errors import CannotFuse, OnepassError
+from onepass.plan.choose import kernel_name
+from onepass.plan.decision import REASONS
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
+    """What a function or module runs as under ``torch.compile(f, backend="onepass")`` with these inputs.
+
+    It is compiled and called once, without gradients. With ``run`` each kernel is timed too.
+
+    Example:
+        >>> import torch, onepass
+        >>> report = onepass.explain(lambda x: torch.relu(x) + 1, torch.randn(8, 32))
+        >>> report.totals.eager_bytes, report.totals.fused_bytes
+        (4096, 2048)
+    """
+    backend = Backend()
+    with torch.no_grad():
+        torch.compile(f, backend=backend)(*inputs)
+    plans = [compiled.plan for compiled in backend.compiled]
+    measured: list[list[float]] = [[] for _ in plans]
+    notes = [f"a graph stays with PyTorch: {reason}" for reason in backend.left]
+    notes += [_attention_note(found) for found in backend.attention]
+    kernels: list[KernelRow] = []
+    for plan, times in zip(plans, measured, strict=True):
+        kernels += kernel_rows(plan, times)
+    return Report(
+        device=_device(plans),
+        kernels=tuple(kernels),
+        decisions=tuple(DecisionRow(**d.__dict__) for plan in plans for d in plan.decisions),
+        left=tuple(row for plan in plans for row in left_rows(plan)),
+        totals=_sum([totals(plan) for plan in plans]),
+        notes=tuple(notes),
+        reasons=REASONS,
+    )
+
+
+def _attention_note(found: Any) -> str:
+    where = "set aside" if found.set_aside else "left as it is"
+    return f"attention {where}, mask {found.mask}: {found.reason}"
+
+
+def _device(plans: list[Plan]) -> str:
+    names = dict.fromkeys(k.device.name for plan in plans for k in plan.kernels)
+    return ", ".join(names) or "cpu"
+
+
+def kernel_rows(plan: Plan, measured_us: list[float]) -> list[KernelRow]:
+    """The kernels of a plan. An op computed in several kernels counts in eager's bytes of the first."""
+    eager = {op.name: eager_bytes(op, plan.hints) for op in memory_bound(plan.program.eager)}
+    rows = []
+    for i, built in enumerate(plan.kernels):
+        moved = sum(eager.pop(name, 0) for name in ops_inside(built.cluster))
+        rows.append(_kernel_row(built, plan.hints, moved, measured_us[i] if measured_us else None))
+    return rows
+
+
+def _kernel_row(built: Built, hints: Mapping[str, int], moved: int, measured_us: float | None) -> KernelRow:
+    from onepass.analysis.traffic import number, values
+
+    cluster, kernel = built.cluster, built.kernel
+    cols = max(number(kernel.cols, hints), 1)
+    rows = values(cluster, "row", hints) if cluster.reduces else built.elements // cols
+    return KernelRow(
+        name=kernel_name(built.schedule, cluster),
+        ops=cluster.origins,
+        rows=rows,
+        cols=cols,
+        dtypes=tuple(dict.fromkeys(t.dtype.short for t in cluster.tensors.values())),
+        schedule=built.schedule.family,
+        launch=built.schedule.explain(),
+        bytes_read=built.traffic.read_bytes,
+        bytes_written=built.traffic.written_bytes,
+        eager_bytes=moved,
+        flops=built.traffic.flops,
+        registers=None,
+        spill_bytes=None,
+        occupancy=None,
+        predicted_us=built.predicted_us,
+        measured_us=measured_us,
+        bound=bound(built.traffic, built.device),
+        source=built.source.text,
+    )
+
+
+def left_rows(plan: Plan) -> list[LeftRow]:
+    """Calls that stay with PyTorch and move or compute something."""
+    eager = {op.name: eager_bytes(op, plan.hints) for op in plan.program.eager}
+    return [
+        LeftRow(call.target, call.bound, call.reason, eager.get(call.name, 0))
+        for call in plan.calls
+        if call.bound in ("compute", "memory")
+    ]
+
+
+def totals(plan: Plan) -> Totals:
+    """A plan before and after."""
+    eager, left = memory_bound(plan.program.eager), left_rows(plan)
+    remaining = sum(row.nbytes for row in left if row.bound == "memory")
+    return Totals(
+        eager_bytes=sum(eager_bytes(op, plan.hints) for op in eager),
+        fused_bytes=sum(built.traffic.bytes for built in plan.kernels) + remaining,
+        eager_kernels=len(eager),
+        fused_kernels=len(plan.kernels),
+        aten_calls=len(left),
+        aten_memory_bound_bytes=remaining,
+    )
+
+
+def _sum(parts: list[Totals]) -> Totals:
+    return Totals(**{name: sum(getattr(p, name) for p in parts) for name in Totals.__dataclass_fields__})
+
+
+def fuse(f: Callable[P, R]) -> Callable[P, R]:
+    """A function that runs as onepass kernels entirely, or raises.
+
+    Raises: CannotFuse, naming the user's line, where something inside can't become part of a kernel.
+
+    Example:
+        >>> import torch, onepass
+        >>> @onepass.fuse
+        ... def scaled(x, w):
+        ...     return torch.nn.functional.silu(x) * w
+        >>> scaled(torch.ones(2, 3), torch.zeros(3)).sum().item()
+        0.0
+    """
+    name = getattr(f, "__qualname__", type(f).__name__)
+    compiled = torch.compile(f, backend=Backend(whole=name, keep=False), fullgraph=True)
+
+    @wraps(f)
+    def fused(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return compiled(*args, **kwargs)
+        except Exception as error:
+            own = _own(error)
+            if own is not None:
+                raise own from None
+            if isinstance(error, torch._dynamo.exc.Unsupported):
+                raise _unsupported(name, error) from error
+            raise
+
+    return fused
+
+
+def _own(error: BaseException | None) -> OnepassError | None:
+    """Our own error inside Dynamo's."""
+    while error is not None and not isinstance(error, OnepassError):
+        error = getattr(error, "inner_exception", None) or error.__cause__
+    return error
+
+
+def _unsupported(name: str, error: Any) -> CannotFuse:
+    from onepass.capture.whole import user_line
+
+    stack: Any = getattr(error, "real_stack", None)
+    where = user_line("".join(stack.format())) if stack else name
+    return CannotFuse(name, where, "", (), str(error).strip().splitlines()[0])
+
+
+__all__ = ["Report", "explain", "fuse"]

@@ -1,0 +1,186 @@
+"""From the sizes and addresses of one call to a launch: grids, argument blocks, and kernels for unaligned tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from onepass.build import Built
+from onepass.codegen.arguments import Field
+from onepass.codegen.emit import emit
+from onepass.ir.kernel import Access
+from onepass.ir.symbol import Size, product
+from onepass.plan.choose import kernel_name
+from onepass.plan.schedules import cpu
+from onepass.plan.schedules.cpu import CpuSchedule
+from onepass.plan.schedules.flat import FlatSchedule
+from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.runtime.counters import COUNTERS
+from onepass.runtime.load import cpu_kernel, cuda_kernel
+
+Call = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """``call(rows, extent, *values)``: ``sizes`` are the first two, values the block's pointers and sizes in order."""
+
+    call: Call
+    sizes: tuple[Size, Size]
+
+
+def launch_plan(built: Built) -> LaunchPlan:
+    rows = product(built.kernel.outer)
+    if isinstance(built.schedule, CpuSchedule):
+        return LaunchPlan(_cpu(built), (rows, cpu.pieces_extent(built.kernel)))
+    extent = built.kernel.inner if built.kernel.axis == "inner" else built.kernel.cols
+    return LaunchPlan(_cuda(built), (rows, extent))
+
+
+def _cpu(built: Built) -> Call:
+    """Packs a call's block and runs it over threads."""
+    kernel, source = built.kernel, built.source
+    chunk = cpu.chunk(kernel)
+    sized = [f for f in source.block if f.kind != "extra"]
+    gathers = any(f.name == "error" for f in source.block)
+    pack = struct.Struct(f"{len(source.block)}q").pack
+    kept = len(kernel.kept)
+    element_bytes = built.traffic.bytes / max(1, built.elements)
+    run = cpu_kernel(source).run
+    inner = kernel.axis == "inner"
+    cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        chunks = -(-extent // chunk) if chunk else 1
+        items = rows * chunks
+        if items == 0:
+            return
+        cols = values[cols_at]
+        scratch = kept * 4 * (cols * (cpu.LANES if inner else 1) + 63 & ~63)
+        item_bytes = int(element_bytes * (cols * chunk if inner else chunk or cols)) + 1
+        COUNTERS.launched += 1
+        if not gathers:
+            run(pack(*values, chunks, chunk), items, item_bytes, scratch)
+            return
+        error = (ctypes.c_longlong * 1)()
+        run(pack(*values, chunks, chunk, ctypes.addressof(error)), items, item_bytes, scratch)
+        if error[0]:
+            raise IndexError("index out of range in self")
+
+    return launch
+
+
+@dataclass(frozen=True)
+class _Alignment:
+    """Which values of a call must be multiples of what, for accesses of some width."""
+
+    masks: tuple[tuple[int, int, int], ...]  # (position, multiplier to bytes, mask)
+
+    def holds(self, values: tuple[int, ...]) -> bool:
+        return not any(values[i] * by & mask for i, by, mask in self.masks)
+
+
+def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[str, int]) -> _Alignment:
+    """Pointers, and strides where they are not known before the call."""
+    masks = []
+    for i, f in enumerate(fields):
+        for a in accesses:
+            if a.column != "unit":
+                continue
+            size = a.dtype.nbytes
+            mask = min(16, widths[a.name] * size) - 1
+            if f.name == a.name:
+                masks.append((i, 1, mask))
+            elif f.name.startswith(f"{a.name}_o") or f.name == f"{a.name}_t":
+                masks.append((i, size, mask))
+    return _Alignment(tuple(m for m in masks if m[2] > 0))
+
+
+def _cuda(built: Built) -> Call:
+    fields = [f for f in built.source.block if f.kind != "extra"]
+    index = torch.device(built.cluster.device).index or 0
+    schedule = built.schedule
+    if isinstance(schedule, RowSchedule):
+        return _row(built, schedule, fields, index)
+    if isinstance(schedule, FlatSchedule):
+        return _flat(built, schedule, fields, index)
+    if isinstance(schedule, StreamSchedule):
+        return _stream(built, schedule, fields, index)
+    assert isinstance(schedule, StridedSchedule)
+    threads = schedule.threads
+    run = cuda_kernel(built.source, built.device.arch, threads)
+
+    def strided(rows: int, extent: int, *values: int) -> None:
+        if rows * extent:
+            COUNTERS.launched += 1
+            run(-(-rows * extent // threads), index, values)
+
+    return strided
+
+
+def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:
+    run = cuda_kernel(built.source, built.device.arch, schedule.threads)
+    width = schedule.width
+    wide = _alignment(fields, built.kernel.accesses, {a.name: width for a in built.kernel.accesses})
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows and extent:
+            COUNTERS.launched += 1
+            run(rows, index, (*values, extent % width == 0 and wide.holds(values)))
+
+    return launch
+
+
+def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int) -> Call:
+    run = cuda_kernel(built.source, built.device.arch, schedule.threads)
+    width, per_block = schedule.width, schedule.threads * schedule.steps
+    wide = _alignment(
+        fields, built.kernel.accesses, dict.fromkeys((a.name for a in built.kernel.accesses), width)
+    )
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows * extent == 0:
+            return
+        COUNTERS.launched += 1
+        if extent % width == 0 and wide.holds(values):
+            vectors = extent // width
+            run(-(-rows * vectors // per_block), index, (*values, vectors, 1))
+        else:
+            run(-(-rows * extent // per_block), index, (*values, extent, 0))
+
+    return launch
+
+
+def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -> Call:
+    """The kernel for the widths that strides and row length allow, and others when a tensor starts elsewhere."""
+    kernel, arch, groups = built.kernel, built.device.arch, schedule.groups
+    run = cuda_kernel(built.source, arch, schedule.threads)
+    widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
+    aligned = _alignment(fields, kernel.accesses, widths)
+
+    def narrower(values: tuple[int, ...]) -> Call:
+        """A kernel with accesses as wide as these values allow; compiled once for each set of widths."""
+        smaller = dict(widths)
+        while not _alignment(fields, kernel.accesses, smaller).holds(values):
+            for a in kernel.accesses:
+                one = {**dict.fromkeys(smaller, 1), a.name: smaller[a.name]}
+                if not _alignment(fields, kernel.accesses, one).holds(values):
+                    smaller[a.name] //= 2
+        less = replace(schedule, accesses=tuple(smaller.values()))
+        source = emit(kernel, less, kernel_name(less, built.cluster))
+        return cuda_kernel(source, arch, less.threads)
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows == 0:
+            return
+        COUNTERS.launched += 1
+        kernel_for = run if aligned.holds(values) else narrower(values)
+        kernel_for(-(-rows // groups), index, (*values, 0))
+
+    return launch

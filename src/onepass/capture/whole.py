@@ -1,0 +1,45 @@
+"""Whether a plan holds all of a function, and the user's line where it does not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from onepass.build import Plan
+from onepass.errors import CannotFuse
+
+# Frames of these are not the user's.
+_NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+
+
+def require_whole(plan: Plan, graph: GraphModule, function: str) -> None:
+    """Raises: CannotFuse for the first op of a plan that stays with PyTorch."""
+    nodes = {node.name: node for node in graph.graph.nodes}
+    for call in plan.calls:
+        if call.bound in ("compute", "memory"):
+            node = nodes[call.name]
+            reason = call.reason or "compute-bound: matmul, attention and convolution stay with PyTorch"
+            where = user_line(node.meta.get("stack_trace")) or function
+            raise CannotFuse(function, where, call.target, operands(node), reason)
+
+
+def user_line(stack_trace: str | None) -> str:
+    """``file:line`` of the innermost frame of a trace that is neither PyTorch's nor ours; empty if none."""
+    frames = re.findall(r'File "(.+?)", line (\d+)', stack_trace or "")
+    own = [(file, line) for file, line in frames if not any(p in Path(file).parents for p in _NOT_THE_USERS)]
+    return "{}:{}".format(*own[-1]) if own else ""
+
+
+def operands(node: Node) -> tuple[str, ...]:
+    """Each tensor operand as ``fp32[8, 128]``-like text, in PyTorch's words."""
+    return tuple(_describe(n.meta["val"]) for n in node.all_input_nodes if "val" in n.meta)
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"

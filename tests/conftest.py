@@ -1,0 +1,20 @@
+"""What every test gets: a kernel cache of its own, and failures that are raised, not run around."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Point the cache at a fresh folder, one for all workers of a run: they also test two writers at once.
+
+    Strictness is for child processes too.
+    """
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONEPASS_CACHE_DIR", str(run / "onepass-cache"))
+        patch.setenv("ONEPASS_STRICT", "1")
+        yield
