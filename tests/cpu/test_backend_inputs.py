@@ -215,6 +215,11 @@ def test_parameters_that_nothing_differentiates_do_not_stop_compiling() -> None:
         assert not compiled_like_eager(f, X).left
 
 
+def test_a_view_of_a_parameter_needs_no_gradient_by_itself() -> None:
+    token = torch.nn.Parameter(torch.randn(1, 33))
+    assert not compiled_like_eager(lambda x: work(x + token.expand(5, 33)), X).left
+
+
 def test_the_same_function_with_and_without_gradients() -> None:
     layer = torch.nn.LayerNorm(33)
     compiled = torch.compile(layer, backend=Backend())

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from onepass.capture.account import bound_of, eager_op, tensors
 from onepass.capture.expand import Expansion, Operand, Refused, _Constant
-from onepass.capture.sizes import size
+from onepass.capture.sizes import hint, is_data_dependent, size
 from onepass.dtypes import from_torch
 from onepass.ir.address import View, contiguous, reshape
 from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
@@ -119,6 +119,8 @@ class _Reader:
                 return f"dtype: {str(fake.dtype).removeprefix('torch.')}"
             if fake.layout is not torch.strided or type(fake).__name__ not in ("FakeTensor", "Tensor", "Parameter"):
                 return "unsupported tensor: not a plain strided tensor"
+            if is_data_dependent(fake):
+                return "data-dependent shape"
             if fake.is_conj() or fake.is_neg():
                 return "unsupported tensor: a view that conjugates or negates when read"
         devices = {f.device for f in tensors(value, [n.meta.get("val") for n in node.all_input_nodes])}
@@ -406,7 +408,7 @@ def describe(name: str, fake: torch.Tensor) -> Whole:
         raise Refused(f"dtype: {str(fake.dtype).removeprefix('torch.')}")
     shape = [size(s) for s in fake.shape]
     strides = [size(s) for s in fake.stride()]
-    order = sorted(range(len(shape)), key=lambda d: -_hint(fake.stride()[d]) if shape[d] != 1 else -_FAR)
+    order = sorted(range(len(shape)), key=lambda d: -hint(fake.stride()[d]) if shape[d] != 1 else -_FAR)
     order = [d for d in order if shape[d] != 1 or len(shape) == 0]
     tensor = Tensor(name, dtype, tuple(shape[d] for d in order), View(tuple((shape[d], strides[d]) for d in order)))
     numbering = dict(zip(order, (stride for _, stride in contiguous(tensor.shape).dims), strict=True))
@@ -415,10 +417,6 @@ def describe(name: str, fake: torch.Tensor) -> Whole:
 
 
 _FAR = 2**62
-
-
-def _hint(value: Any) -> int:
-    return value.node.hint if isinstance(value, torch.SymInt) and value.node.hint is not None else int(value)
 
 
 def _nodes(value: Any) -> list[Node]:
