@@ -169,18 +169,9 @@ class _Writer:
     def check_strides(self, node: Node, name: str) -> None:
         """What PyTorch returns is laid out as the capture said, or is made so: kernels trust it."""
         fake = node.meta.get("val")
-<<<<<<< HEAD
-        if (
-            isinstance(fake, torch.Tensor)
-            and fake.layout is torch.strided
-            and fake.dim()
-            and not is_view(node)
-        ):
-=======
         if not isinstance(fake, torch.Tensor) or is_data_dependent(fake):  # kernels do not read the latter
             return
         if fake.layout is torch.strided and fake.dim() and not is_view(node):
->>>>>>> explain
             strides = ", ".join(self.spell(size(s)) for s in fake.stride())
             self.put(f"if {name}.stride() != ({strides},): {name} = restrided({name}, ({strides},))", [name])
 
