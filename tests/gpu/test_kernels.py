@@ -47,7 +47,7 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     return e if e == e else float("inf")
 
 
-def check(f: Callable[..., Any], *args: torch.Tensor, slack: float = 2.0, floor: float = 4.0) -> Backend:
+def check(f: Callable[..., Any], *args: torch.Tensor, slack: float = 2.0, floor: float = 8.0) -> Backend:
     """At most ``slack`` times eager's own error, or ``floor`` roundings of the result."""
     run, backend = compiled(f)
     with torch.no_grad():
