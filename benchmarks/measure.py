@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+
 from baselines import Absent, call_of
 from cases import Case, Inputs, Point
 from check import Check
@@ -169,8 +170,14 @@ class _Run:
         best = min(self.roofs, key=lambda name: Spread.of(self.us[name]).median)
         good = {name: self.us[name] for name in self.calls if name not in self.faults and name in self.us}
         return Measured(
-            self.point, self.protocol, self.sets, {ROOF: self.us[best], **good},
-            self.roofs[best].bytes, best, self.absent, self.faults,
+            self.point,
+            self.protocol,
+            self.sets,
+            {ROOF: self.us[best], **good},
+            self.roofs[best].bytes,
+            best,
+            self.absent,
+            self.faults,
         )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from measure import Measured
 
 ROOT = Path(__file__).parents[1]
@@ -101,7 +102,9 @@ def read(path: Path) -> list[Row]:
         entry = json.loads(line)
         if tuple(entry) != KEYS:
             odd = sorted(set(entry) ^ set(KEYS))
-            raise ValueError(f"{path}:{number}: not a row of a benchmark ({', '.join(odd) or 'order of keys'})")
+            raise ValueError(
+                f"{path}:{number}: not a row of a benchmark ({', '.join(odd) or 'order of keys'})"
+            )
         found.append(Row(**entry))
     return found
 
@@ -174,13 +177,17 @@ def commit() -> str:
     if named:
         return named
     head = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks/*.py", "benchmarks/*.toml")
+    changed = _git(
+        "status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks/*.py", "benchmarks/*.toml"
+    )
     return f"{head}+" if head and changed else head or "unknown"
 
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+        )
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
