@@ -81,9 +81,9 @@ def rows_of(measured: Measured, machine: Machine) -> list[Row]:
             contender=name,
             median_us=round(measured.spread(name).median, 3),
             iqr_us=round(measured.spread(name).iqr, 3),
-            ideal_bytes=point.ideal_bytes,
-            gbps=round(measured.gbps(name), 2),
-            roof_gbps=round(measured.roof_gbps, 2),
+            ideal_bytes=measured.bytes_of(name),
+            gbps=_significant(measured.gbps(name)),
+            roof_gbps=_significant(measured.roof_gbps),
             attained=round(measured.gbps(name) / measured.roof_gbps, 4),
             protocol=measured.protocol,
             device=machine.device,
@@ -93,6 +93,10 @@ def rows_of(measured: Measured, machine: Machine) -> list[Row]:
         )
         for name in measured.us
     ]
+
+
+def _significant(x: float) -> float:
+    return float(f"{x:.5g}")
 
 
 def read(path: Path) -> list[Row]:
