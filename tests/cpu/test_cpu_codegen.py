@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from onepass.capture.backend import Backend
 from torch import Tensor
+
+from onepass.capture.backend import Backend
 
 # Below, at and above one vector of 16, four and eight of them, and widths no vector divides.
 COLS = (1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 1025)
@@ -50,7 +51,8 @@ def poison(*shape: int) -> None:
 def close(got: Any, exact: Any) -> bool:
     got, exact = (x if isinstance(x, tuple) else (x,) for x in (got, exact))
     return all(
-        bool(((g.double() - e).abs() <= FP32_ERROR * (1 + e.abs())).all()) for g, e in zip(got, exact, strict=True)
+        bool(((g.double() - e).abs() <= FP32_ERROR * (1 + e.abs())).all())
+        for g, e in zip(got, exact, strict=True)
     )
 
 

@@ -47,15 +47,17 @@ class _Printer:
         self.streamed = _streamed(kernel)
         self.ahead = _only_input(kernel)
         self.last_loop = kernel.loops[-1] if kernel.loops else None
-        read, written = ({kernel.access(s.access).tensor for s in statements(kernel) if isinstance(s, kind)}
-                         for kind in (LoadValue, StoreValue))
+        read, written = (
+            {kernel.access(s.access).tensor for s in statements(kernel) if isinstance(s, kind)}
+            for kind in (LoadValue, StoreValue)
+        )
         # Where the end of a row overlaps what was done, an element would be read after it was overwritten.
         self.in_place = bool(read & written)
-        self.flat = not kernel.reduces and kernel.axis == "reduced"
         gathers = any(a.index for a in kernel.accesses)
         extra = (("chunks", "i64"), ("chunk", "i64"), *((("error", "i64*"),) if gathers else ()))
         self.block = fields(kernel, extra)
-        self.kinds = {s.name: s.kind for s in statements(kernel) if hasattr(s, "kind")}
+        valued = (LoadValue, IotaValue, Compute, Choose, Kept)
+        self.kinds = {s.name: s.kind for s in statements(kernel) if isinstance(s, valued)}
         self.rank = len(kernel.outer)
         self.lines: list[str] = []
         self.tables: set[str] = set()  # gathered rows whose pointer is set
@@ -112,14 +114,19 @@ class _Printer:
     def decode(self, depth: int, row: str) -> None:
         for k in range(self.rank - 1, 0, -1):
             rest = row if k == self.rank - 1 else f"r{k}"
-            self.put(depth, f"i64 i{k} = {rest} % a->n{k}; const i64 r{k - 1} = {rest} / a->n{k}; (void)r{k - 1};")
+            self.put(
+                depth, f"i64 i{k} = {rest} % a->n{k}; const i64 r{k - 1} = {rest} / a->n{k}; (void)r{k - 1};"
+            )
         if self.rank:
             self.put(depth, f"i64 i0 = {row if self.rank == 1 else 'r0'};")
 
     def row_function(self) -> None:
         coordinates = "".join(f"i64 i{k}, " for k in range(self.rank))
-        self.put(0, f"static __attribute__((noinline)) void row_body(const Args* a, {coordinates}i64 lo, i64 hi, "
-                    f"void* scratch{', bool past' if self.streamed else ''}) {{")
+        self.put(
+            0,
+            f"static __attribute__((noinline)) void row_body(const Args* a, {coordinates}i64 lo, i64 hi, "
+            f"void* scratch{', bool past' if self.streamed else ''}) {{",
+        )
         if self.kernel.axis == "inner":
             self.inner_body()
         else:
@@ -174,8 +181,11 @@ class _Printer:
             return
         self.tables.add(a.name)
         self.put(depth, f"i64 {a.name}_i = lane({a.index}, 0);")
-        self.put(depth, f"if ((unsigned long long){a.name}_i >= (unsigned long long)a->{a.name}_n) "
-                        f"{{ *a->error = 1; {a.name}_i = 0; }}")
+        self.put(
+            depth,
+            f"if ((unsigned long long){a.name}_i >= (unsigned long long)a->{a.name}_n) "
+            f"{{ *a->error = 1; {a.name}_i = 0; }}",
+        )
         self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a->{a.name} + {a.name}_i * a->{a.name}_t;")
 
     def column_loop(self, loop: ColumnLoop) -> None:
@@ -188,9 +198,9 @@ class _Printer:
                 self.unrolled[s.name] = unroll
                 for u in range(unroll):
                     self.put(1, f"vf {s.name}_a{u} = vf({IDENTITY[s.op]});")
-        edges = [0, *self.kernel.bounds, None]
-        for low, high in zip(edges, edges[1:], strict=False):
-            self.segment(loop, unroll, low or 0, high, len(edges) > 2)
+        bounds = self.kernel.bounds
+        for low, high in zip((0, *bounds), (*bounds, None), strict=True):
+            self.segment(loop, unroll, low, high, bool(bounds))
 
     def segment(self, loop: ColumnLoop, unroll: int, low: int, high: int | None, several: bool) -> None:
         """Whole trips, then single vectors, then the end: the last 16 columns again, those already seen masked."""
@@ -221,13 +231,23 @@ class _Printer:
         self.put(2, "}")
         self.put(1, "}")
 
-    def vector(self, depth: int, loop: ColumnLoop, body: list[Statement], c: str, u: int,
-               tail: str | None = None, fresh: str = "") -> None:
-        """Statements for one vector of columns from ``c``: of its first ``tail``, reducing those that ``fresh`` marks."""
+    def vector(
+        self,
+        depth: int,
+        loop: ColumnLoop,
+        body: list[Statement],
+        c: str,
+        u: int,
+        tail: str | None = None,
+        fresh: str = "",
+    ) -> None:
+        """Statements for one vector of columns from ``c``: its first ``tail``; ``fresh`` marks those to reduce."""
         self.put(depth, "{")
         if loop is self.last_loop and self.ahead and not fresh:
             # While this row's results are worked out and stored, nothing else would ask for memory.
-            self.put(depth + 1, f"prefetch({self.ahead.name}_g + a->{self.ahead.name}_o{self.rank - 1} + {c});")
+            self.put(
+                depth + 1, f"prefetch({self.ahead.name}_g + a->{self.ahead.name}_o{self.rank - 1} + {c});"
+            )
         for s in body:
             if isinstance(s, Accumulate):
                 value = self.operand(s.value, "float")
@@ -265,7 +285,8 @@ class _Printer:
         step = f", a->{a.name}_c" if a.column == "strided" else ""
         at = f"{a.name}_g + ({c})" + (f" * a->{a.name}_c" if step else "")
         suffix = {(False, False): "", (False, True): "_n", (True, False): "_s", (True, True): "_sn"}[
-            bool(step), tail is not None]
+            bool(step), tail is not None
+        ]
         return f"{shape}{suffix}({at}{step}{', ' + tail if tail else ''})"
 
     def store(self, s: StoreValue, c: str, tail: str | None) -> str:
@@ -282,10 +303,19 @@ class _Printer:
     def expression(self, s: Compute) -> str:
         row = OPS[s.op]
         text = row.expr_half if self.kernel.half and row.expr_half else row.expr
-        numbers = row.operands if row.operands in ("float", "bool") else s.kind if row.result == "same" else next(
-            (self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
-        return text.format(*(self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
-                             for i, o in enumerate(s.operands)))
+        numbers = (
+            row.operands
+            if row.operands in ("float", "bool")
+            else s.kind
+            if row.result == "same"
+            else next((self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
+        )
+        return text.format(
+            *(
+                self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
+                for i, o in enumerate(s.operands)
+            )
+        )
 
     def operand(self, o: object, kind: str) -> str:
         if isinstance(o, str):
@@ -338,7 +368,10 @@ class _Printer:
             elif isinstance(s, Kept):
                 self.put(depth + 1, f"const vf {s.name} = load({s.name}_k + r * {LANES});")
             elif isinstance(s, StoreValue):
-                self.put(depth + 1, self.store(s, "c", tail).replace(f"{s.access}_g", f"{s.access}_g + r * a->{s.access}_r"))
+                self.put(
+                    depth + 1,
+                    self.store(s, "c", tail).replace(f"{s.access}_g", f"{s.access}_g + r * a->{s.access}_r"),
+                )
             elif isinstance(s, LoadValue):
                 text = self.value(s, "c", tail)
                 self.put(depth + 1, text.replace(f"{s.access}_g", f"{s.access}_g + r * a->{s.access}_r"))
@@ -357,8 +390,11 @@ def _streamed(kernel: Kernel) -> tuple[Access, ...]:
         return ()
     stored = {s.access for loop in kernel.loops for s in loop.body if isinstance(s, StoreValue)}
     read = {kernel.access(s.access).tensor for s in statements(kernel) if isinstance(s, LoadValue)}
-    return tuple(a for a in kernel.accesses if a.name in stored and a.tensor not in read
-                 and a.dtype is FLOAT32 and a.column == "unit")
+    return tuple(
+        a
+        for a in kernel.accesses
+        if a.name in stored and a.tensor not in read and a.dtype is FLOAT32 and a.column == "unit"
+    )
 
 
 def _only_input(kernel: Kernel) -> Access | None:

@@ -33,8 +33,10 @@ class CpuSchedule:
     family: str = "cpu"
 
     def explain(self) -> str:
-        return (f"rows over threads, up to {self.unroll} vectors of {LANES} columns a step, fp32 outputs from "
-                f"{self.stream_bytes >> 20} MiB on past the caches")
+        return (
+            f"rows over threads, up to {self.unroll} vectors of {LANES} columns a step, fp32 outputs from "
+            f"{self.stream_bytes >> 20} MiB on past the caches"
+        )
 
     def unroll_of(self, loop: ColumnLoop) -> int:
         heavy = any(OPS[s.op].cost >= HEAVY_COST for s in loop.body if isinstance(s, Compute))
