@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from onepass.device import Device, of
+from onepass.device import of
 from onepass.ir.cluster import Call, Cluster, Item, Program
 from onepass.plan.cost import Hints, number, time_us, traffic
 from onepass.plan.decision import Decision
@@ -47,8 +47,10 @@ class _Merger:
 
     def run(self) -> Merged:
         read = set(self.program.outputs) | {t for i in self.program.items for t in i.reads}
-        self.items = {k: tidy(i, read.__contains__) if isinstance(i, Cluster) else i
-                      for k, i in enumerate(self.program.items)}
+        self.items = {
+            k: tidy(i, read.__contains__) if isinstance(i, Cluster) else i
+            for k, i in enumerate(self.program.items)
+        }
         self.next = len(self.items)
         self.position = {i: i for i in self.items}
         self.outputs = set(self.program.outputs)
@@ -110,14 +112,18 @@ class _Merger:
         """An optimistic saving that only orders the heap: bytes of the tensors between, and a launch."""
         first, second = self.items[a], self.items[b]
         shared = set(first.writes) & set(second.reads) or set(first.reads) & set(second.reads)
-        return 1.0 + sum(number(self.program.tensors[t].numel, self.hints)
-                         * self.program.tensors[t].dtype.nbytes for t in shared)
+        return 1.0 + sum(
+            number(self.program.tensors[t].numel, self.hints) * self.program.tensors[t].dtype.nbytes
+            for t in shared
+        )
 
     def step(self) -> None:
         _, a, b, kind = heapq.heappop(self.heap)
         first, second = self.items.get(a), self.items.get(b)
         if not isinstance(first, Cluster) or not isinstance(second, Cluster) or (a, b) in self.refused:
             return
+        if kind == "side" and (b in self.before[a] or a in self.before[b]):
+            return  # one reads the other: a chain, which has a pair of its own
         made = self.attempt(a, b, first, second, kind)
         if isinstance(made, Decision):
             if kind == "chain":
@@ -149,7 +155,11 @@ class _Merger:
         before = self.time(a) + self.time(b)
         work = traffic(joined, self.hints)
         after = time_us(work, of(joined.device)) + (0.0 if drop_first else self.time(a))
-        saved = (traffic(first, self.hints).bytes if drop_first else 0) + traffic(second, self.hints).bytes - work.bytes
+        saved = (
+            (traffic(first, self.hints).bytes if drop_first else 0)
+            + traffic(second, self.hints).bytes
+            - work.bytes
+        )
         if after >= before:
             return refuse("no_gain", "the time model sees none", saved, before - after)
         if len(joined.tensors) > MOST_TENSORS or len(joined.nodes) > MOST_NODES:
@@ -161,13 +171,23 @@ class _Merger:
         if trouble := self.fit(joined):
             return refuse("too_large", trouble, saved)
         reason = "fused" if absorbs else "recomputed"
-        return joined, drop_first, Decision(_name(first), _name(second), "fused", reason, "", saved, before - after)
+        return (
+            joined,
+            drop_first,
+            Decision(_name(first), _name(second), "fused", reason, "", saved, before - after),
+        )
 
     def trim(self, joined: Cluster, a: int, b: int, absorbs: bool) -> Cluster:
         """The merged cluster without stores that nothing outside needs."""
         gone = {a, b} if absorbs else {b}
-        return tidy(joined, lambda t: t in self.outputs or any(r not in gone for r in self.readers.get(t, ()))
-                    or len(self.writers.get(t, ())) > 1)
+        return tidy(
+            joined,
+            lambda t: (
+                t in self.outputs
+                or any(r not in gone for r in self.readers.get(t, ()))
+                or len(self.writers.get(t, ())) > 1
+            ),
+        )
 
     def needed(self, cluster: Cluster, gone: set[int]) -> bool:
         return any(t in self.outputs or self.readers.get(t, set()) - gone for t in cluster.writes)
@@ -289,10 +309,10 @@ class _Merger:
         moved = 2 * number(info.numel, self.hints) * info.dtype.nbytes
         source, target = (cluster, call.target) if forward else (call.target, cluster)
         reason = "compute_bound" if call.bound == "compute" else "opaque"
-        return Decision(source, target, "kept", reason, call.reason, moved, moved / of(device).bandwidth_gbps / 1000)
+        return Decision(
+            source, target, "kept", reason, call.reason, moved, moved / of(device).bandwidth_gbps / 1000
+        )
 
 
 def _name(cluster: Cluster) -> str:
     return "+".join(o.split(".")[0] for o in cluster.origins)
-
-

@@ -58,7 +58,7 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
     for node in consumer.nodes:
         moved = _relevel(_rename(node, renamed), second)
         store = stores.get(moved.tensor) if isinstance(moved, Load) else None
-        if store is None:
+        if store is None or not isinstance(moved, Load):
             nodes.append(moved)
         elif (value := _direct(store, moved, space)) is not None:
             renamed[node.name] = value
@@ -68,10 +68,17 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
                 return grafted
             nodes, renamed[node.name] = grafted
     after = [_restore(replace(s, value=renamed.get(s.value, s.value)), second) for s in consumer.stores]
-    return tidy(Cluster(
-        f"{producer.name}+{consumer.name}", space, tuple(nodes), (*stores.values(), *after),
-        (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
-    ))
+    return tidy(
+        Cluster(
+            f"{producer.name}+{consumer.name}",
+            space,
+            tuple(nodes),
+            (*stores.values(), *after),
+            (*producer.origins, *consumer.origins),
+            {**producer.tensors, **consumer.tensors},
+            consumer.device,
+        )
+    )
 
 
 Levels = dict[Level, Level]
@@ -123,7 +130,12 @@ def _direct(store: Store, load: Load, space: Space) -> str | None:
         return None
     if store.level == load.level:
         return store.value if is_identity(walk) else None
-    if store.level == "row" and load.level == "full" and space.outer is not None and space.reduced is not None:
+    if (
+        store.level == "row"
+        and load.level == "full"
+        and space.outer is not None
+        and space.reduced is not None
+    ):
         spread = View(((space.outer, space.inner), (space.reduced, 0), (space.inner, 1)))
         return store.value if _equal_walk(walk, spread) else None
     return None
@@ -144,7 +156,9 @@ def _inverse(view: View) -> View | None:
     if view.offset != 0:
         return None
     index = contiguous(view.sizes).dims
-    dims = [(stride, size, back) for (size, stride), (_, back) in zip(view.dims, index, strict=True) if size != 1]
+    dims = [
+        (stride, size, back) for (size, stride), (_, back) in zip(view.dims, index, strict=True) if size != 1
+    ]
     ordered: list[tuple[Size, Size]] = []
     step: Size = 1
     while dims:
@@ -178,13 +192,20 @@ def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
         grafted = _graft([*producer.nodes, *nodes], store, node, consumer.space)
         if isinstance(grafted, str):
             return grafted
-        nodes = grafted[0][len(producer.nodes):]
+        nodes = grafted[0][len(producer.nodes) :]
         renamed[node.name] = grafted[1]
     after = tuple(replace(s, value=renamed.get(s.value, s.value)) for s in consumer.stores)
-    return tidy(Cluster(
-        f"{producer.name}>{consumer.name}", consumer.space, tuple(nodes), after,
-        (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
-    ))
+    return tidy(
+        Cluster(
+            f"{producer.name}>{consumer.name}",
+            consumer.space,
+            tuple(nodes),
+            after,
+            (*producer.origins, *consumer.origins),
+            {**producer.tensors, **consumer.tensors},
+            consumer.device,
+        )
+    )
 
 
 def _graft(nodes: list[Node], store: Store, load: Load, space: Space) -> tuple[list[Node], str] | Refusal:
@@ -234,8 +255,17 @@ def merge_side_by_side(a: Cluster, b: Cluster) -> Cluster | Refusal:
     space, first, second = placed
     nodes = (*(_relevel(n, first) for n in a.nodes), *(_relevel(n, second) for n in b.nodes))
     stores = (*(_restore(s, first) for s in a.stores), *(_restore(s, second) for s in b.stores))
-    return tidy(Cluster(f"{a.name}|{b.name}", space, nodes, stores, (*a.origins, *b.origins),
-                        {**a.tensors, **b.tensors}, a.device))
+    return tidy(
+        Cluster(
+            f"{a.name}|{b.name}",
+            space,
+            nodes,
+            stores,
+            (*a.origins, *b.origins),
+            {**a.tensors, **b.tensors},
+            a.device,
+        )
+    )
 
 
 def tidy(cluster: Cluster, keep: Callable[[str], bool] = lambda tensor: True) -> Cluster:
@@ -278,20 +308,25 @@ def lay_out(cluster: Cluster) -> Layout | Refusal:
             return f"space_mismatch: no address for {key}"
         walks[key] = (level, view)
     space = cluster.space
-    reduced, inner = (space.reduced, space.inner) if space.reduced is not None else (_columns(cluster, walks), 1)
+    reduced, inner = (
+        (space.reduced, space.inner) if space.reduced is not None else (_columns(cluster, walks), 1)
+    )
     if reduced is None:
         return "space_mismatch: accesses walk in sizes that do not nest"
     parts = {key: _cut(level, view, reduced, inner) for key, (level, view) in walks.items()}
     if any(p is None for p in parts.values()):
         return "space_mismatch: a dimension straddles the reduced one"
     common = refine([p[0] for p in parts.values() if p is not None])
-    if common is None:
+    inside = refine([p[2] for p in parts.values() if p is not None])
+    if common is None or inside is None:
         return "space_mismatch: outer sizes do not nest"
+    # Lanes run along the last dimension of what lies inside; the dimensions before it are walked like outer ones.
+    sizes = inside[0]
     accesses = {}
-    for (key, part), outer in zip(parts.items(), common[1], strict=True):
+    for (key, part), outer, last in zip(parts.items(), common[1], inside[1], strict=True):
         assert part is not None
-        accesses[key] = Strides(outer, part[1], part[2], walks[key][1].offset)
-    return Layout(common[0], reduced, inner, accesses)
+        accesses[key] = Strides((*outer, *last[:-1]), part[1], last[-1] if last else 0, walks[key][1].offset)
+    return Layout((*common[0], *sizes[:-1]), reduced, sizes[-1] if sizes else 1, accesses)
 
 
 def _accesses(cluster: Cluster) -> Iterable[tuple[str, Level, View | None]]:
@@ -327,29 +362,26 @@ def _columns(cluster: Cluster, walks: dict[str, tuple[Level, View]]) -> Size | N
     return None if common is None else (common[0][-1] if common[0] else 1)
 
 
-def _cut(level: Level, view: View, reduced: Size, inner: Size) -> tuple[tuple[Dim, ...], Size, Size] | None:
-    dims = tuple(d for d in view.dims if d[0] != 1)
-    inside = split(dims, inner)
+def _cut(
+    level: Level, view: View, reduced: Size, inner: Size
+) -> tuple[tuple[Dim, ...], Size, tuple[Dim, ...]] | None:
+    """A walk as its outer dimensions, its stride along the reduced one, and its inner dimensions."""
+    inside = split(tuple(d for d in view.dims if d[0] != 1), inner)
     if inside is None:
         return None
     left, inner_dims = inside
-    inner_dims = coalesce(inner_dims)
-    if len(inner_dims) > 1:
-        return None
-    inner_stride = inner_dims[0][1] if inner_dims else 0
     if level == "row":
-        return left, 0, inner_stride
+        return left, 0, inner_dims
     across = split(left, reduced)
     if across is None:
         return None
     outer, column_dims = across[0], coalesce(across[1])
     if len(column_dims) > 1:
         return None
-    return outer, (column_dims[0][1] if column_dims else 0), inner_stride
+    return outer, (column_dims[0][1] if column_dims else 0), inner_dims
 
 
 def count(cluster: Cluster, level: Level) -> Size:
     """Values at a level."""
     rows = cluster.space.rows
     return cluster.space.numel if level == "full" or rows is None else rows
-
