@@ -16,7 +16,28 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # One below and above a vector, a warp, a block, powers of two; primes; longer than registers hold.
-COLS = [1, 2, 3, 7, 127, 129, 255, 257, 513, 760, 1000, 1023, 1024, 1025, 3584, 5140, 8191, 12289, 16384, 65537]
+COLS = [
+    1,
+    2,
+    3,
+    7,
+    127,
+    129,
+    255,
+    257,
+    513,
+    760,
+    1000,
+    1023,
+    1024,
+    1025,
+    3584,
+    5140,
+    8191,
+    12289,
+    16384,
+    65537,
+]
 
 
 def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -75,7 +96,9 @@ def test_rows(f: Callable[..., Any], dtype: torch.dtype, cols: int) -> None:
     x = torch.randn(37, cols, device="cuda", dtype=dtype) + 3  # a mean far from zero shows an unmasked lane
     w, b = torch.randn(2, cols, device="cuda", dtype=dtype)
     if cols == 1 and f in (layer_norm, gelu_add_layer_norm):
-        pytest.skip("a row of one element has no variance: the result is the bias, errors relative to it mean nothing")
+        pytest.skip(
+            "a row of one element has no variance: the result is the bias, errors relative to it mean nothing"
+        )
     check(f, x, w, b)
 
 

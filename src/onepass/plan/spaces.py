@@ -58,7 +58,7 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
     for node in consumer.nodes:
         moved = _relevel(_rename(node, renamed), second)
         store = stores.get(moved.tensor) if isinstance(moved, Load) else None
-        if store is None:
+        if store is None or not isinstance(moved, Load):
             nodes.append(moved)
         elif (value := _direct(store, moved, space)) is not None:
             renamed[node.name] = value
@@ -68,10 +68,17 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
                 return grafted
             nodes, renamed[node.name] = grafted
     after = [_restore(replace(s, value=renamed.get(s.value, s.value)), second) for s in consumer.stores]
-    return tidy(Cluster(
-        f"{producer.name}+{consumer.name}", space, tuple(nodes), (*stores.values(), *after),
-        (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
-    ))
+    return tidy(
+        Cluster(
+            f"{producer.name}+{consumer.name}",
+            space,
+            tuple(nodes),
+            (*stores.values(), *after),
+            (*producer.origins, *consumer.origins),
+            {**producer.tensors, **consumer.tensors},
+            consumer.device,
+        )
+    )
 
 
 Levels = dict[Level, Level]
@@ -123,7 +130,12 @@ def _direct(store: Store, load: Load, space: Space) -> str | None:
         return None
     if store.level == load.level:
         return store.value if is_identity(walk) else None
-    if store.level == "row" and load.level == "full" and space.outer is not None and space.reduced is not None:
+    if (
+        store.level == "row"
+        and load.level == "full"
+        and space.outer is not None
+        and space.reduced is not None
+    ):
         spread = View(((space.outer, space.inner), (space.reduced, 0), (space.inner, 1)))
         return store.value if _equal_walk(walk, spread) else None
     return None
@@ -144,7 +156,9 @@ def _inverse(view: View) -> View | None:
     if view.offset != 0:
         return None
     index = contiguous(view.sizes).dims
-    dims = [(stride, size, back) for (size, stride), (_, back) in zip(view.dims, index, strict=True) if size != 1]
+    dims = [
+        (stride, size, back) for (size, stride), (_, back) in zip(view.dims, index, strict=True) if size != 1
+    ]
     ordered: list[tuple[Size, Size]] = []
     step: Size = 1
     while dims:
@@ -178,13 +192,20 @@ def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
         grafted = _graft([*producer.nodes, *nodes], store, node, consumer.space)
         if isinstance(grafted, str):
             return grafted
-        nodes = grafted[0][len(producer.nodes):]
+        nodes = grafted[0][len(producer.nodes) :]
         renamed[node.name] = grafted[1]
     after = tuple(replace(s, value=renamed.get(s.value, s.value)) for s in consumer.stores)
-    return tidy(Cluster(
-        f"{producer.name}>{consumer.name}", consumer.space, tuple(nodes), after,
-        (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
-    ))
+    return tidy(
+        Cluster(
+            f"{producer.name}>{consumer.name}",
+            consumer.space,
+            tuple(nodes),
+            after,
+            (*producer.origins, *consumer.origins),
+            {**producer.tensors, **consumer.tensors},
+            consumer.device,
+        )
+    )
 
 
 def _graft(nodes: list[Node], store: Store, load: Load, space: Space) -> tuple[list[Node], str] | Refusal:
@@ -234,8 +255,17 @@ def merge_side_by_side(a: Cluster, b: Cluster) -> Cluster | Refusal:
     space, first, second = placed
     nodes = (*(_relevel(n, first) for n in a.nodes), *(_relevel(n, second) for n in b.nodes))
     stores = (*(_restore(s, first) for s in a.stores), *(_restore(s, second) for s in b.stores))
-    return tidy(Cluster(f"{a.name}|{b.name}", space, nodes, stores, (*a.origins, *b.origins),
-                        {**a.tensors, **b.tensors}, a.device))
+    return tidy(
+        Cluster(
+            f"{a.name}|{b.name}",
+            space,
+            nodes,
+            stores,
+            (*a.origins, *b.origins),
+            {**a.tensors, **b.tensors},
+            a.device,
+        )
+    )
 
 
 def tidy(cluster: Cluster, keep: Callable[[str], bool] = lambda tensor: True) -> Cluster:
@@ -278,7 +308,9 @@ def lay_out(cluster: Cluster) -> Layout | Refusal:
             return f"space_mismatch: no address for {key}"
         walks[key] = (level, view)
     space = cluster.space
-    reduced, inner = (space.reduced, space.inner) if space.reduced is not None else (_columns(cluster, walks), 1)
+    reduced, inner = (
+        (space.reduced, space.inner) if space.reduced is not None else (_columns(cluster, walks), 1)
+    )
     if reduced is None:
         return "space_mismatch: accesses walk in sizes that do not nest"
     parts = {key: _cut(level, view, reduced, inner) for key, (level, view) in walks.items()}
@@ -353,4 +385,3 @@ def count(cluster: Cluster, level: Level) -> Size:
     """Values at a level."""
     rows = cluster.space.rows
     return cluster.space.numel if level == "full" or rows is None else rows
-
