@@ -281,6 +281,8 @@ class _Subject:
                 _step(self, model), Spread.of(us).median, self.device, _kernel_names(backend)
             )
             found[name] = {"us": us, "peak_bytes": self.peak(model), "where_us": where, "launches": launches}
+            if backend and backend.left:
+                found[name]["fault"] = f"left to PyTorch: {'; '.join(backend.left)}"
         self.errors(models, found)
         return found
 
