@@ -82,11 +82,9 @@ class Backend:
     ) -> Run:
         """Compiles one graph of ATen ops, or runs it as it is."""
         try:
-            captured = normalize(graph, fit, options.deny)
-            plan = build(captured.program, hints(graph), fuel=options.fuel)
+            compiled = compile_graph(graph, options)
             if self.whole:
-                require_whole(plan, graph, self.whole)
-            compiled = compile_runner(plan, captured)
+                require_whole(compiled.plan, graph, self.whole)
         except Exception as error:  # noqa: BLE001 - as above
             return _boxed(self.give_up(graph, error, options))
         made.append(compiled)
@@ -113,6 +111,16 @@ class Backend:
 def onepass(graph: GraphModule, inputs: Sequence[Any], **given: Any) -> Run:
     """``torch.compile(model, backend="onepass")``."""
     return Backend(keep=False)(graph, inputs, **given)
+
+
+def compile_graph(graph: GraphModule, options: Options) -> Compiled:
+    """A graph of ATen ops, planned, compiled and ready to run.
+
+    Raises: whatever goes wrong.
+    """
+    captured = normalize(graph, fit, options.deny)
+    plan = build(captured.program, hints(graph), fuel=options.fuel)
+    return compile_runner(plan, captured)
 
 
 def needs_gradients(graph: GraphModule) -> bool:
@@ -146,7 +154,9 @@ def _is_hinted(s: torch.SymInt) -> bool:
 
 
 def _sizes(fake: Any) -> Sequence[Any]:
-    return (fake,) if isinstance(fake, torch.SymInt) else fake.shape if isinstance(fake, torch.Tensor) else ()
+    if isinstance(fake, torch.Tensor):
+        return (*fake.shape, *fake.stride()) if fake.layout is torch.strided else fake.shape
+    return (fake,) if isinstance(fake, torch.SymInt) else ()
 
 
 def _copy(graph: GraphModule) -> GraphModule:

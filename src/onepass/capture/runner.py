@@ -247,7 +247,13 @@ def _sizes(node: Node) -> list[tuple[str, Any]]:
     if isinstance(fake, torch.SymInt):
         return [(name, fake)]
     if isinstance(fake, torch.Tensor):
-        return [(f"{name}.shape[{i}]", s) for i, s in enumerate(fake.shape) if isinstance(s, torch.SymInt)]
+        sizes = [(f"{name}.shape[{i}]", s) for i, s in enumerate(fake.shape)]
+        strides = enumerate(fake.stride() if fake.layout is torch.strided else ())
+        return [
+            (where, s)
+            for where, s in (*sizes, *((f"{name}.stride({i})", s) for i, s in strides))
+            if isinstance(s, torch.SymInt)
+        ]
     return []
 
 

@@ -16,14 +16,14 @@ from onepass.errors import CannotFuse
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
-def require_whole(plan: Plan, graph: GraphModule, function: str) -> None:
-    """Raises: CannotFuse for the first op of a plan that stays with PyTorch."""
+def require_whole(plan: Plan, graph: GraphModule, function: str, line: str = "") -> None:
+    """Raises: CannotFuse for the first op of a plan that stays with PyTorch; ``line`` is the user's if known."""
     nodes = {node.name: node for node in graph.graph.nodes}
     for call in plan.calls:
         if call.bound in ("compute", "memory"):
             node = nodes[call.name]
             reason = call.reason or "compute-bound: matmul, attention and convolution stay with PyTorch"
-            where = user_line(node.meta.get("stack_trace")) or function
+            where = line or user_line(node.meta.get("stack_trace")) or function
             raise CannotFuse(function, where, call.target, operands(node), reason)
 
 
