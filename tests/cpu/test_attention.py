@@ -223,7 +223,9 @@ def test_a_reader_of_the_layout_keeps_the_traced_one() -> None:
 
 def test_operands_are_not_copied_only_to_be_dense() -> None:
     def function(packed: Tensor, then: Callable[[Tensor], Tensor]) -> Tensor:
-        query, key, value = (part.transpose(1, 2).contiguous() for part in packed.unflatten(-1, (3, 4, 8)).unbind(2))
+        query, key, value = (
+            part.transpose(1, 2).contiguous() for part in packed.unflatten(-1, (3, 4, 8)).unbind(2)
+        )
         return then(F.scaled_dot_product_attention(query, key, value))
 
     packed, weight = torch.randn(2, 7, 96), torch.randn(5, 32)

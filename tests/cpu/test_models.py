@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from harness.models import MODELS, Model, randomised
 from torch.profiler import ProfilerActivity, profile
 
+from harness.models import MODELS, Model, randomised
 from onepass.api import totals
 from onepass.capture.backend import Backend
 from onepass.runtime.counters import COUNTERS
@@ -60,7 +60,9 @@ def results(output: Any) -> list[torch.Tensor]:
     """The floating-point tensors of a model's output, caches left out."""
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
-    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
+    parts = (
+        output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
+    )
     return [t for part in parts for t in results(part)]
 
 
@@ -119,19 +121,58 @@ def test_in_bf16_one_dynamic_graph_for_all_sizes(name: str) -> None:
 # Ops bound by arithmetic, and everything they call: masks made dense inside attention, biases spread inside addmm.
 COMPUTE = {
     f"aten::{name}"
-    for name in (
-        "addmm mm bmm baddbmm convolution scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu"
-    ).split()
+    for name in [
+        "addmm",
+        "mm",
+        "bmm",
+        "baddbmm",
+        "convolution",
+        "scaled_dot_product_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    ]
 }
 # These move no data, or only say where it lies.
 FREE = {
     f"aten::{name}"
-    for name in (
-        "view as_strided as_strided_ t transpose expand slice select narrow unsqueeze squeeze permute unbind split "
-        "split_with_sizes alias detach empty empty_like empty_strided resize_ resolve_conj resolve_neg reshape "
-        "_reshape_alias _unsafe_view flatten to contiguous lift_fresh chunk item _local_scalar_dense is_nonzero "
-        "_fused_sdp_choice dropout scalar_tensor"
-    ).split()
+    for name in [
+        "view",
+        "as_strided",
+        "as_strided_",
+        "t",
+        "transpose",
+        "expand",
+        "slice",
+        "select",
+        "narrow",
+        "unsqueeze",
+        "squeeze",
+        "permute",
+        "unbind",
+        "split",
+        "split_with_sizes",
+        "alias",
+        "detach",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "resize_",
+        "resolve_conj",
+        "resolve_neg",
+        "reshape",
+        "_reshape_alias",
+        "_unsafe_view",
+        "flatten",
+        "to",
+        "contiguous",
+        "lift_fresh",
+        "chunk",
+        "item",
+        "_local_scalar_dense",
+        "is_nonzero",
+        "_fused_sdp_choice",
+        "dropout",
+        "scalar_tensor",
+    ]
 }
 MOST_BYTES_AN_ELEMENT = 8
 
@@ -144,7 +185,12 @@ def memory_bound_events(run: Callable[[], Any]) -> dict[str, int]:
     for event in profiler.events():
         aten_children = [child for child in event.cpu_children if child.name.startswith("aten::")]
         is_leaf = all(child.name in FREE for child in aten_children)
-        if event.name.startswith("aten::") and event.name not in FREE and is_leaf and not _inside(event, COMPUTE):
+        if (
+            event.name.startswith("aten::")
+            and event.name not in FREE
+            and is_leaf
+            and not _inside(event, COMPUTE)
+        ):
             sizes = _elements(event.input_shapes)
             moved = (sum(sizes) + max(sizes, default=1)) * MOST_BYTES_AN_ELEMENT
             found[event.name] = found.get(event.name, 0) + moved
