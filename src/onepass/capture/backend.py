@@ -86,7 +86,7 @@ class Backend:
             if self.whole:
                 require_whole(compiled.plan, graph, self.whole)
         except Exception as error:  # noqa: BLE001 - as above
-            return _boxed(self.give_up(graph, error, options))
+            return boxed(self.give_up(graph, error, options))
         made.append(compiled)
         return compiled.run
 
@@ -164,16 +164,16 @@ def _copy(graph: GraphModule) -> GraphModule:
     return GraphModule(graph, copy.deepcopy(graph.graph))
 
 
-def _boxed(run: Run) -> Run:
+def boxed(run: Run) -> Run:
     """A callable that takes its arguments in a list and empties it, as AOTAutograd wants it."""
 
-    def boxed(arguments: list[Any]) -> Any:
+    def take(arguments: list[Any]) -> Any:
         taken = list(arguments)
         arguments.clear()
         return run(*taken)
 
-    boxed._boxed_call = True  # type: ignore[attr-defined]
-    return boxed
+    take._boxed_call = True  # type: ignore[attr-defined]
+    return take
 
 
 def _named(error: Exception) -> str:

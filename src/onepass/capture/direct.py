@@ -11,17 +11,17 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 from torch._dynamo.source import ConstantSource
-from torch._functorch.aot_autograd import aot_function, make_boxed_func
+from torch._functorch.aot_autograd import aot_function
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
-from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn import Parameter
 
 from onepass import settings
-from onepass.capture.backend import compile_graph
+from onepass.capture.backend import boxed, compile_graph
 from onepass.capture.options import Options
 from onepass.capture.sizes import size
 from onepass.capture.whole import require_whole, user_line
@@ -176,7 +176,7 @@ class _Direct:
             return self.compile(of_tensors, tensors, options)
         except (CannotFuse, BadSetting):
             raise
-        except Exception as error:  # noqa: BLE001 - the user's program must run whatever is wrong with ours
+        except Exception as error:  # the user's program must run whatever is wrong with ours
             if options.strict:
                 raise
             message = f"{self.name}: {type(error).__name__}: {error}\n{FALLBACK_ADVICE}"
@@ -195,9 +195,9 @@ class _Direct:
         graph, single = trace(of_tensors, fakes)
         compiled = compile_graph(graph, options)
         require_whole(compiled.plan, graph, self.name, callers_line())
-        boxed = compiled.run
+        run = compiled.run
         return _Captured(
-            (lambda given: boxed(given)[0]) if single else boxed,
+            (lambda given: run(given)[0]) if single else run,
             tuple(tuple(map(size, fake.shape)) for fake in fakes),
             tuple(
                 None if t.is_contiguous() else tuple(map(size, fake.stride()))
@@ -219,10 +219,11 @@ def trace(function: Callable[..., Any], fakes: Sequence[Tensor]) -> tuple[GraphM
 
     def keep(graph: GraphModule, inputs: Sequence[Any]) -> Any:
         graphs.append(graph)
-        return make_boxed_func(graph.forward)
+        return boxed(graph.forward)
 
+    compiler: Any = keep
     with torch.no_grad():
-        aot_function(watched, fw_compiler=keep, inference_compiler=keep)(*fakes)
+        aot_function(watched, fw_compiler=compiler, inference_compiler=compiler)(*fakes)
     return graphs[0], single[0]
 
 
@@ -244,7 +245,9 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 def _autocast() -> tuple[Any, ...]:
     kinds = ("cpu", "cuda")
-    return tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds)
+    return tuple(
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds
+    )
 
 
 def callers_line() -> str:
