@@ -8,11 +8,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from onepass.analysis.occupancy import occupancy
 from onepass.analysis.report import DecisionRow, KernelRow, LeftRow, Report, Totals
 from onepass.analysis.roofline import bound
-from onepass.analysis.traffic import eager_bytes, memory_bound, ops_inside
+from onepass.analysis.traffic import eager_bytes, memory_bound, number, ops_inside, values
 from onepass.build import Built, Plan
 from onepass.capture.backend import Backend
+from onepass.capture.measure import kernel_times
+from onepass.capture.whole import user_line
 from onepass.errors import CannotFuse, OnepassError
 from onepass.plan.choose import kernel_name
 from onepass.plan.decision import REASONS
@@ -33,10 +36,14 @@ def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
         (4096, 2048)
     """
     backend = Backend()
+    compiled = torch.compile(f, backend=backend)
+    measured: list[list[float]] = []
     with torch.no_grad():
-        torch.compile(f, backend=backend)(*inputs)
-    plans = [compiled.plan for compiled in backend.compiled]
-    measured: list[list[float]] = [[] for _ in plans]
+        compiled(*inputs)
+        if run:
+            measured = kernel_times(backend.compiled, lambda: compiled(*inputs))
+    plans = [program.plan for program in backend.compiled]
+    measured = measured or [[] for _ in plans]
     notes = [f"a graph stays with PyTorch: {reason}" for reason in backend.left]
     notes += [_attention_note(found) for found in backend.attention]
     kernels: list[KernelRow] = []
@@ -74,11 +81,10 @@ def kernel_rows(plan: Plan, measured_us: list[float]) -> list[KernelRow]:
 
 
 def _kernel_row(built: Built, hints: Mapping[str, int], moved: int, measured_us: float | None) -> KernelRow:
-    from onepass.analysis.traffic import number, values
-
     cluster, kernel = built.cluster, built.kernel
     cols = max(number(kernel.cols, hints), 1)
     rows = values(cluster, "row", hints) if cluster.reduces else built.elements // cols
+    registers, spilled, occupied = _resources(built)
     return KernelRow(
         name=kernel_name(built.schedule, cluster),
         ops=cluster.origins,
@@ -91,14 +97,23 @@ def _kernel_row(built: Built, hints: Mapping[str, int], moved: int, measured_us:
         bytes_written=built.traffic.written_bytes,
         eager_bytes=moved,
         flops=built.traffic.flops,
-        registers=None,
-        spill_bytes=None,
-        occupancy=None,
+        registers=registers,
+        spill_bytes=spilled,
+        occupancy=occupied,
         predicted_us=built.predicted_us,
         measured_us=measured_us,
         bound=bound(built.traffic, built.device),
         source=built.source.text,
     )
+
+
+def _resources(built: Built) -> tuple[int, int, float] | tuple[None, None, None]:
+    """Registers a thread, spilled bytes and occupancy; nothing on the CPU."""
+    found, threads = built.resources, getattr(built.schedule, "threads", None)
+    if found is None or threads is None:
+        return None, None, None
+    occupied = occupancy(found.registers, threads, found.shared_bytes, built.device)
+    return found.registers, found.spill_bytes, occupied
 
 
 def left_rows(plan: Plan) -> list[LeftRow]:
@@ -168,8 +183,6 @@ def _own(error: BaseException | None) -> OnepassError | None:
 
 
 def _unsupported(name: str, error: Any) -> CannotFuse:
-    from onepass.capture.whole import user_line
-
     stack: Any = getattr(error, "real_stack", None)
     where = user_line("".join(stack.format())) if stack else name
     return CannotFuse(name, where, "", (), str(error).strip().splitlines()[0])
