@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,9 @@ TOTALS = ["eager_bytes", "fused_bytes", "eager_kernels", "fused_kernels", "aten_
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    yield
 
 
 def block(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -162,10 +162,15 @@ class Report:
         )
 
     def _fused(self) -> list[str]:
-        return self._decisions("Fused (bytes and µs saved, estimated)", [d for d in self.decisions if d.verdict == "fused"])
+        return self._decisions(
+            "Fused (bytes and µs saved, estimated)", [d for d in self.decisions if d.verdict == "fused"]
+        )
 
     def _kept(self) -> list[str]:
-        return self._decisions("Not fused (bytes and µs that fusing would save, estimated)", [d for d in self.decisions if d.verdict != "fused"])
+        return self._decisions(
+            "Not fused (bytes and µs that fusing would save, estimated)",
+            [d for d in self.decisions if d.verdict != "fused"],
+        )
 
     def _decisions(self, title: str, decisions: list[DecisionRow]) -> list[str]:
         """Decisions by reason, the most bytes first; those of equal layers on one line."""
