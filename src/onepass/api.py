@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -160,32 +161,32 @@ def fuse(f: Callable[P, R]) -> Callable[P, R]:
     name = getattr(f, "__qualname__", type(f).__name__)
     compiled = torch.compile(f, backend=Backend(whole=name, keep=False), fullgraph=True)
 
-    @wraps(f)
     def fused(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            if any(type(value) is float for value in (*args, *kwargs.values())):
+                # Dynamo makes a float that changes a tensor of float64, for which there are no kernels.
+                with torch._dynamo.config.patch(specialize_float=True):
+                    return compiled(*args, **kwargs)
             return compiled(*args, **kwargs)
-        except Exception as error:
-            own = _own(error)
-            if own is not None:
-                raise own from None
-            if isinstance(error, torch._dynamo.exc.Unsupported):
-                raise _unsupported(name, error) from error
+        except torch._dynamo.exc.Unsupported as error:
+            raise _unsupported(name, error) from error
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, OnepassError):
+                raise error.inner_exception from None
             raise
 
-    return fused
+    return fused if isinstance(f, torch.nn.Module) else wraps(f)(fused)
 
 
-def _own(error: BaseException | None) -> OnepassError | None:
-    """Our own error inside Dynamo's."""
-    while error is not None and not isinstance(error, OnepassError):
-        error = getattr(error, "inner_exception", None) or error.__cause__
-    return error
-
-
-def _unsupported(name: str, error: Any) -> CannotFuse:
-    stack: Any = getattr(error, "real_stack", None)
-    where = user_line("".join(stack.format())) if stack else name
-    return CannotFuse(name, where, "", (), str(error).strip().splitlines()[0])
+def _unsupported(name: str, error: torch._dynamo.exc.Unsupported) -> CannotFuse:
+    """Dynamo could not follow the function: its own words, and the user's line."""
+    text = str(error)
+    where = user_line("".join(error.real_stack.format()) if error.real_stack else "")
+    explanation = re.search(r"Explanation: (.+)", text)
+    reason = " ".join(
+        [text.strip().splitlines()[0].rstrip("."), *([f"({explanation[1]})"] if explanation else [])]
+    )
+    return CannotFuse(name, where or name, "", (), reason)
 
 
 __all__ = ["Report", "explain", "fuse"]
