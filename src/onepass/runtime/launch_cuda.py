@@ -11,7 +11,6 @@ import torch
 
 from onepass.errors import DriverError
 
-STATIC_SHARED_BYTES = 48 * 1024  # what every kernel may have; more must be asked for
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -64,7 +63,7 @@ class CudaKernel:
         )
         self._function = function
         self._shared = shared_bytes
-        if shared_bytes > STATIC_SHARED_BYTES:
+        if shared_bytes:
             for device in range(torch.cuda.device_count()):
                 check(
                     driver().cuKernelSetAttribute(_MOST_DYNAMIC_SHARED, shared_bytes, function, device),
