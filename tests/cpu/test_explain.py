@@ -42,7 +42,14 @@ KERNEL_KEYS = {
     "measured_us": type(None),
 }
 DECISION_KEYS = {"from": str, "to": str, "verdict": str, "reason": str, "bytes_saved": int, "us_saved": float}
-TOTALS = ["eager_bytes", "fused_bytes", "eager_kernels", "fused_kernels", "aten_calls", "aten_memory_bound_bytes"]
+TOTALS = [
+    "eager_bytes",
+    "fused_bytes",
+    "eager_kernels",
+    "fused_kernels",
+    "aten_calls",
+    "aten_memory_bound_bytes",
+]
 
 
 @pytest.fixture(autouse=True)
