@@ -20,7 +20,7 @@ from onepass.capture.normalize import normalize
 from onepass.capture.options import Options
 from onepass.capture.runner import Compiled, compile_runner
 from onepass.capture.whole import require_whole
-from onepass.errors import FALLBACK_ADVICE, BadOption, BadSetting, CannotFuse, LeftToPyTorch
+from onepass.errors import BadOption, BadSetting, CannotFuse, LeftToPyTorch
 
 Run = Callable[..., Any]
 
@@ -94,8 +94,8 @@ class Backend:
         """Leaves a graph to PyTorch after a failure, unless the failure is the user's to see."""
         if isinstance(error, _THE_USERS) or options.strict or self.whole:
             raise error
-        warnings.warn(LeftToPyTorch(f"{_named(error)}\n{FALLBACK_ADVICE}"), stacklevel=2)
-        return self.leave(graph, f"failure: {_named(error)}".splitlines()[0])
+        warnings.warn(LeftToPyTorch.after("a graph", error), stacklevel=2)
+        return self.leave(graph, f"failure: {type(error).__name__}: {error}".splitlines()[0])
 
     def leave(self, graph: GraphModule, reason: str) -> Run:
         """Runs a graph as PyTorch would.
@@ -174,7 +174,3 @@ def boxed(run: Run) -> Run:
 
     take._boxed_call = True  # type: ignore[attr-defined]
     return take
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -25,7 +25,7 @@ from onepass.capture.backend import boxed, compile_graph
 from onepass.capture.options import Options
 from onepass.capture.sizes import size
 from onepass.capture.whole import require_whole, user_line
-from onepass.errors import FALLBACK_ADVICE, BadSetting, CannotFuse, LeftToPyTorch
+from onepass.errors import BadSetting, CannotFuse, LeftToPyTorch
 from onepass.ir.symbol import Poly, Size
 
 P = ParamSpec("P")
@@ -179,8 +179,7 @@ class _Direct:
         except Exception as error:  # the user's program must run whatever is wrong with ours
             if options.strict:
                 raise
-            message = f"{self.name}: {type(error).__name__}: {error}\n{FALLBACK_ADVICE}"
-            warnings.warn(LeftToPyTorch(message), stacklevel=2)
+            warnings.warn(LeftToPyTorch.after(self.name, error), stacklevel=2)
             return exact
 
     def compile(
