@@ -1,7 +1,8 @@
-"""What would ship: operators planned and built for a CUDA device that is not there, the way `build` does it."""
+"""What would ship: operators planned and built for a CUDA device that is not there, and run under the emulator."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,10 @@ from onepass import build as pipeline
 from onepass.build import Built
 from onepass.capture import launch
 from onepass.capture.normalize import Captured
+from onepass.capture.runner import compile_runner
 from onepass.codegen.emit import Source
 from onepass.device import KNOWN, Device
+from onepass.emulate import Buffer, EmulatedKernel, KernelSource, LaunchReport, compile_many
 from onepass.plan import merge
 from onepass.runtime.load import Binary
 from onepass.runtime.nvrtc import Resources
@@ -94,10 +97,12 @@ ROWS = 4
 
 
 @lru_cache
-def captured(dtype: torch.dtype, cols: int, operators: Sequence[Callable[..., Any]] = OPERATORS) -> Captured:
+def captured(
+    dtype: torch.dtype, cols: int, operators: Sequence[Callable[..., Any]] = OPERATORS, rows: int = ROWS
+) -> Captured:
     """Several operators in one graph, each with tensors of its own: tracing costs more than planning."""
     fitting = [f for f in operators if f is not rotary or cols % 2 == 0]
-    inputs = [torch.empty(s, dtype=dtype) for _ in fitting for s in ((ROWS, cols), (ROWS, cols), cols, cols)]
+    inputs = [torch.empty(s, dtype=dtype) for _ in fitting for s in ((rows, cols), (rows, cols), cols, cols)]
 
     def graph(*given: Tensor) -> tuple[Tensor, ...]:
         results: list[Tensor] = []
@@ -175,3 +180,72 @@ def spills(kernels: Sequence[Built]) -> dict[str, int]:
         for k in kernels
         if (r := k.resources) is None or r.spill_bytes + r.stack_bytes
     }
+
+
+# Running what would ship, under the emulator
+
+
+Change = Callable[[str], str]
+
+
+@dataclass
+class Emulation:
+    """Runs a captured graph's CUDA kernels, each block watched; ``change`` is made to every text."""
+
+    graph: Captured
+    device: Device
+    change: Change = str
+    kernels: dict[str, EmulatedKernel] = field(default_factory=dict)
+    reports: list[LaunchReport] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        with planning_for(self.device):
+            self.plan = pipeline.build(self.graph.program, {}, run=False)
+
+    def sources(self, inputs: Sequence[Tensor]) -> dict[str, KernelSource]:
+        """What a call with these tensors runs, by the text as generated."""
+        asked: dict[str, KernelSource] = {}
+
+        def note(source: Source, *_: Any) -> Callable[..., None]:
+            asked[source.text] = KernelSource(source.name, self.change(source.text))
+            return lambda blocks, device, values: None
+
+        with mock.patch.object(launch, "cuda_kernel", note):
+            compile_runner(self.plan, self.graph).run(list(inputs))
+        return asked
+
+    def run(self, inputs: Sequence[Tensor], order_seed: int = 0) -> list[Tensor]:
+        """The graph's outputs, in memory that held NaN. Raises: KernelFault."""
+        live = [Buffer(f"input {i}", *_span(x), False) for i, x in enumerate(inputs)]
+
+        def empty(*given: Any, **options: Any) -> Tensor:
+            x = torch.empty_strided(*given, **options).fill_(float("nan"))
+            live.append(Buffer(f"output {len(live)}", *_span(x)))
+            return x
+
+        def kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> Callable[..., None]:
+            def start(blocks: int, device: int, values: tuple[int, ...]) -> None:
+                packed = struct.pack(f"{len(values)}q", *values)
+                emulated = self.kernels[source.text]
+                self.reports.append(emulated.launch(blocks, threads, shared_bytes, packed, live, order_seed))
+
+            return start
+
+        with mock.patch.object(launch, "cuda_kernel", kernel):
+            compiled = compile_runner(self.plan, self.graph)
+            compiled.scope["empty"] = empty
+            return list(compiled.run(list(inputs)))
+
+
+def _span(x: Tensor) -> tuple[int, int]:
+    """Address and bytes of what a tensor covers, no more: what lies beside it belongs to others."""
+    return x.data_ptr(), x.numel() * x.element_size()
+
+
+def prepare(cases: Sequence[tuple[Emulation, Sequence[Tensor]]]) -> None:
+    """Compiles all kernels of all cases at once."""
+    asked = [e.sources(inputs) for e, inputs in cases]
+    distinct = list({s: None for sources in asked for s in sources.values()})
+    kernels = dict(zip(distinct, compile_many(distinct), strict=True))
+    for (emulation, _), sources in zip(cases, asked, strict=True):
+        emulation.kernels = {text: kernels[s] for text, s in sources.items()}
