@@ -170,7 +170,7 @@ def _own(error: BaseException | None) -> OnepassError | None:
 def _unsupported(name: str, error: Any) -> CannotFuse:
     from onepass.capture.whole import user_line
 
-    stack = getattr(error, "real_stack", None) or []
+    stack: Any = getattr(error, "real_stack", None)
     where = user_line("".join(stack.format())) if stack else name
     return CannotFuse(name, where, "", (), str(error).strip().splitlines()[0])
 

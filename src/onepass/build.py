@@ -106,8 +106,18 @@ def one(cluster: Cluster, hints: Hints, compiled: bool) -> Built:
         spilled.append(f"{schedule.explain()}: {resources.spill_bytes} bytes spilled")
     if compiled and device.kind == "cpu":
         cpu_kernel(source)
-    return Built(cluster, kernel, schedule, source, device, work, number(cluster.space.numel, hints),
-                 time_us(work, device), resources, tuple(spilled))
+    return Built(
+        cluster,
+        kernel,
+        schedule,
+        source,
+        device,
+        work,
+        number(cluster.space.numel, hints),
+        time_us(work, device),
+        resources,
+        tuple(spilled),
+    )
 
 
 @contextmanager
@@ -115,5 +125,3 @@ def _timed(times: dict[str, float], stage: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     times[stage] = (time.perf_counter() - start) * 1e6
-
-

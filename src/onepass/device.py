@@ -32,22 +32,81 @@ class Device:
     source: str = ""
 
 
-def _cuda(name: str, arch: str, gbps: float, units: int, ghz: float, threads: int, shared: int, l2: int, source: str,
-          blocks: int = 32) -> Device:
+def _cuda(
+    name: str,
+    arch: str,
+    gbps: float,
+    units: int,
+    ghz: float,
+    threads: int,
+    shared: int,
+    l2: int,
+    source: str,
+    blocks: int = 32,
+) -> Device:
     # Four schedulers a multiprocessor issue one warp instruction of 32 lanes a cycle; 16 special-function lanes.
-    return Device(name, "cuda", arch, gbps, 2.0, units * 128 * ghz, units * 16 * ghz, units, threads=threads,
-                  blocks=blocks, shared_bytes=shared, l2_bytes=l2, source=source)
+    return Device(
+        name,
+        "cuda",
+        arch,
+        gbps,
+        2.0,
+        units * 128 * ghz,
+        units * 16 * ghz,
+        units,
+        threads=threads,
+        blocks=blocks,
+        shared_bytes=shared,
+        l2_bytes=l2,
+        source=source,
+    )
 
 
 KNOWN: tuple[Device, ...] = (
-    _cuda("NVIDIA H200", "sm_90", 4300, 132, 1.755, 2048, 233472, 60 << 20,
-          "copy of 2 x 512 MiB measured 2026-11-30; H100 tuning guide"),
-    _cuda("NVIDIA H100 80GB HBM3", "sm_90", 3000, 132, 1.755, 2048, 233472, 50 << 20,
-          "datasheet 3350 GB/s x 0.9; H100 tuning guide"),
-    _cuda("NVIDIA A100-SXM4-80GB", "sm_80", 1800, 108, 1.41, 2048, 167936, 40 << 20,
-          "datasheet 2039 GB/s x 0.88; A100 tuning guide"),
-    _cuda("Tesla V100-SXM2-16GB", "sm_70", 800, 80, 1.53, 2048, 98304, 6 << 20,
-          "datasheet 900 GB/s x 0.88; Volta tuning guide"),
+    _cuda(
+        "NVIDIA H200",
+        "sm_90",
+        4300,
+        132,
+        1.755,
+        2048,
+        233472,
+        60 << 20,
+        "copy of 2 x 512 MiB measured 2026-11-30; H100 tuning guide",
+    ),
+    _cuda(
+        "NVIDIA H100 80GB HBM3",
+        "sm_90",
+        3000,
+        132,
+        1.755,
+        2048,
+        233472,
+        50 << 20,
+        "datasheet 3350 GB/s x 0.9; H100 tuning guide",
+    ),
+    _cuda(
+        "NVIDIA A100-SXM4-80GB",
+        "sm_80",
+        1800,
+        108,
+        1.41,
+        2048,
+        167936,
+        40 << 20,
+        "datasheet 2039 GB/s x 0.88; A100 tuning guide",
+    ),
+    _cuda(
+        "Tesla V100-SXM2-16GB",
+        "sm_70",
+        800,
+        80,
+        1.53,
+        2048,
+        98304,
+        6 << 20,
+        "datasheet 900 GB/s x 0.88; Volta tuning guide",
+    ),
 )
 
 
@@ -55,8 +114,17 @@ KNOWN: tuple[Device, ...] = (
 def cpu() -> Device:
     """The host. Bandwidth and rates are assumptions for ranking plans, not measurements."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Device("cpu", "cpu", "host", 12.0 * max(cores, 1) ** 0.8, 3.0, 24.0 * cores, 2.0 * cores, cores,
-                  source="assumed: 12 GB/s and 24 G lane instructions a core")
+    return Device(
+        "cpu",
+        "cpu",
+        "host",
+        12.0 * max(cores, 1) ** 0.8,
+        3.0,
+        24.0 * cores,
+        2.0 * cores,
+        cores,
+        source="assumed: 12 GB/s and 24 G lane instructions a core",
+    )
 
 
 @cache
@@ -69,12 +137,26 @@ def cuda(index: int = 0) -> Device:
         if device.name == properties.name:
             return device
     major, minor = properties.major, properties.minor
-    gbps = 0.88 * 2 * getattr(properties, "memory_clock_rate", 1_000_000) * getattr(
-        properties, "memory_bus_width", 256) / 8 / 1e6
-    return _cuda(properties.name, f"sm_{major}{minor}", gbps, properties.multi_processor_count,
-                 getattr(properties, "clock_rate", 1_500_000) / 1e6, properties.max_threads_per_multi_processor,
-                 getattr(properties, "shared_memory_per_multiprocessor", 65536), properties.L2_cache_size,
-                 "read from the driver: 88 % of clock x bus width", 16 if (major, minor) in ((7, 5), (8, 6), (8, 9)) else 32)
+    gbps = (
+        0.88
+        * 2
+        * getattr(properties, "memory_clock_rate", 1_000_000)
+        * getattr(properties, "memory_bus_width", 256)
+        / 8
+        / 1e6
+    )
+    return _cuda(
+        properties.name,
+        f"sm_{major}{minor}",
+        gbps,
+        properties.multi_processor_count,
+        getattr(properties, "clock_rate", 1_500_000) / 1e6,
+        properties.max_threads_per_multi_processor,
+        getattr(properties, "shared_memory_per_multiprocessor", 65536),
+        properties.L2_cache_size,
+        "read from the driver: 88 % of clock x bus width",
+        16 if (major, minor) in ((7, 5), (8, 6), (8, 9)) else 32,
+    )
 
 
 def of(torch_device: str) -> Device:

@@ -184,7 +184,9 @@ class BadOption(OnepassError):
     expected: str
 
     def what(self) -> str:
-        return f"torch.compile(backend='onepass'): {self.name} is {self.value!r}, which is not {self.expected}"
+        return (
+            f"torch.compile(backend='onepass'): {self.name} is {self.value!r}, which is not {self.expected}"
+        )
 
     def advice(self) -> str:
         return "Correct it, or leave it out."
@@ -316,7 +318,9 @@ class HostTooSlow(OnepassError):
     host_us: float
 
     def what(self) -> str:
-        return f"the host needed {self.host_us:.0f} µs to start a call: its time can't be told from the device's"
+        return (
+            f"the host needed {self.host_us:.0f} µs to start a call: its time can't be told from the device's"
+        )
 
     def advice(self) -> str:
         return "Time the call in a CUDA graph, or on more data."

@@ -70,16 +70,24 @@ class Oracle:
                 held[node.name] = number(self.program.tensors[node.name], x, {})
         self.memory = run_program(self.program, held, self.call, watch=watch)
         results = self.captured.graph.graph.output_node().args[0]
-        return [self.value(n, self.memory) for n in (results if isinstance(results, (list, tuple)) else [results])]
+        return [
+            self.value(n, self.memory) for n in (results if isinstance(results, (list, tuple)) else [results])
+        ]
 
     def call(self, call: Call, memory: Memory) -> Mapping[str, torch.Tensor]:
         node = self.nodes[call.name]
         result = self.evaluate(node, memory)
         self.made[node.name] = result
-        parts = {f"{node.name}.{i}": r for i, r in enumerate(result)} if isinstance(result, (list, tuple)) else {
-            node.name: result}
-        return {name: number(self.program.tensors[name], self.strided(name, r), {}) for name, r in parts.items()
-                if name in call.writes}
+        parts = (
+            {f"{node.name}.{i}": r for i, r in enumerate(result)}
+            if isinstance(result, (list, tuple))
+            else {node.name: result}
+        )
+        return {
+            name: number(self.program.tensors[name], self.strided(name, r), {})
+            for name, r in parts.items()
+            if name in call.writes
+        }
 
     def strided(self, name: str, x: torch.Tensor) -> torch.Tensor:
         fake = self.fake(name)
@@ -105,7 +113,9 @@ class Oracle:
                 if part in memory.values:
                     fake = self.fake(part)
                     flat = memory.values[part]
-                    self.made[node.name] = place(self.program.tensors[part], flat, fake.shape, fake.stride(), {})
+                    self.made[node.name] = place(
+                        self.program.tensors[part], flat, fake.shape, fake.stride(), {}
+                    )
                     return self.made[node.name]
             self.made[node.name] = self.evaluate(node, memory)
         return self.made[node.name]

@@ -199,7 +199,9 @@ def _ungrouped(call: _Call) -> _Call:
 
 
 def _before_repeat(node: Node) -> Node | None:
-    """x of ``x[:, :, None].expand(b, heads, n, s, d).reshape(b, heads * n, s, d)``, or None."""
+    """x of ``x[:, :, None].expand(b, h, n, s, d).reshape(b, h * n, s, d)`` or ``repeat_interleave``, or None."""
+    if name_of(node) == "repeat_interleave":
+        return _before_interleave(node)
     chain = [node]
     for name in ("reshape", "expand", "getitem"):
         source = chain[-1].args[0] if name_of(chain[-1]) == name else None
@@ -212,6 +214,19 @@ def _before_repeat(node: Node) -> Node | None:
     groups = spread[2]
     fits = spread == (*kept[:2], groups, *kept[2:]) and whole == (kept[0], kept[1] * groups, *kept[2:])
     return chain[-1] if fits and _inserts_axis(chain[2]) else None
+
+
+def _before_interleave(node: Node) -> Node | None:
+    source, *given = node.args
+    repeats = given[0] if given else node.kwargs.get("repeats")
+    dim = given[1] if len(given) > 1 else node.kwargs.get("dim")
+    if not isinstance(source, Node) or not _is_plain(source) or source.meta["example_value"]._version:
+        return None
+    return (
+        source
+        if type(repeats) is int and dim in (1, -3) and source.meta["example_value"].dim() == 4
+        else None
+    )
 
 
 def _inserts_axis(node: Node) -> bool:

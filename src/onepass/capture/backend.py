@@ -52,7 +52,7 @@ class Backend:
         if settings.DISABLE.read():
             self.left.append("ONEPASS_DISABLE is set")
             return graph.forward
-        if needs_gradients(graph):
+        if torch.is_grad_enabled() and needs_gradients(graph):
             return self.leave(graph, GRADIENTS)
         untouched = _copy(graph)
         try:
@@ -135,9 +135,13 @@ def hints(graph: GraphModule) -> dict[str, int]:
     found: dict[str, int] = {}
     for node in graph.graph.nodes:
         for s in _sizes(node.meta.get("val")) if node.op == "placeholder" else ():
-            if isinstance(s, torch.SymInt) and s.node.hint is not None and s.node.expr.is_Symbol:
+            if isinstance(s, torch.SymInt) and not s.node.is_nested_int() and _is_hinted(s):
                 found[str(s.node.expr)] = int(s.node.hint)
     return found
+
+
+def _is_hinted(s: torch.SymInt) -> bool:
+    return s.node.expr.is_Symbol and s.node.hint is not None
 
 
 def _sizes(fake: Any) -> Sequence[Any]:

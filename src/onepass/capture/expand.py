@@ -11,7 +11,7 @@ import torch
 from onepass.dtypes import Class, from_torch
 from onepass.ir.address import View, contiguous
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
-from onepass.ir.symbol import Size, product
+from onepass.ir.symbol import Poly, Size, product
 from onepass.ops.table import OPS
 
 
@@ -57,7 +57,11 @@ class Expansion:
     def map(self, op: str, *operands: Any) -> Operand:
         row = OPS[op]
         values = [self._value(o) for o in operands]
-        kind = _common_kind(row.operands, [v if isinstance(v, (int, float, bool)) else v.kind for v in values])
+        if not all(isinstance(v, (int, float, Poly, Operand)) for v in values):
+            self.refuse("data-dependent value: a number that is computed at run time")
+        kind = _common_kind(row.operands, [v.kind if isinstance(v, Operand) else v for v in values])
+        if kind == "bool" and row.operands == "number":
+            self.refuse("dtype: arithmetic on booleans")
         level: Level = "full" if any(self._is_full(v) for v in values) or not self._any(values) else "row"
         names = tuple(
             self._as(v, level, "bool" if row.operands == "condition" and i == 0 else kind)

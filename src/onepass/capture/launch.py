@@ -20,6 +20,7 @@ from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.load import cpu_kernel, cuda_kernel
 
@@ -28,7 +29,7 @@ Call = Callable[..., None]
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """``call(rows, extent, *values)``: values are the block's pointers and sizes in order; ``sizes`` are the first two."""
+    """``call(rows, extent, *values)``: ``sizes`` are the first two, values the block's pointers and sizes in order."""
 
     call: Call
     sizes: tuple[Size, Size]
@@ -51,7 +52,7 @@ def _cpu(built: Built) -> Call:
     pack = struct.Struct(f"{len(source.block)}q").pack
     kept = len(kernel.kept)
     element_bytes = built.traffic.bytes / max(1, built.elements)
-    run = cpu_kernel(source)
+    run = cpu_kernel(source).run
     inner = kernel.axis == "inner"
     cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
 
@@ -107,21 +108,13 @@ def _cuda(built: Built) -> Call:
     schedule = built.schedule
     if isinstance(schedule, RowSchedule):
         return _row(built, schedule, fields, index)
-    run = cuda_kernel(built.source, built.device.arch, schedule.threads)
     if isinstance(schedule, FlatSchedule):
         return _flat(built, schedule, fields, index)
     if isinstance(schedule, StreamSchedule):
-        wide = _alignment(fields, built.kernel.accesses, dict.fromkeys(
-            (a.name for a in built.kernel.accesses), schedule.width))
-        width = schedule.width
-
-        def stream(rows: int, extent: int, *values: int) -> None:
-            if rows and extent:
-                COUNTERS.launched += 1
-                run(rows, index, (*values, extent % width == 0 and wide.holds(values)))
-
-        return stream
+        return _stream(built, schedule, fields, index)
+    assert isinstance(schedule, StridedSchedule)
     threads = schedule.threads
+    run = cuda_kernel(built.source, built.device.arch, threads)
 
     def strided(rows: int, extent: int, *values: int) -> None:
         if rows * extent:
@@ -131,10 +124,25 @@ def _cuda(built: Built) -> Call:
     return strided
 
 
+def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:
+    run = cuda_kernel(built.source, built.device.arch, schedule.threads)
+    width = schedule.width
+    wide = _alignment(fields, built.kernel.accesses, {a.name: width for a in built.kernel.accesses})
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows and extent:
+            COUNTERS.launched += 1
+            run(rows, index, (*values, extent % width == 0 and wide.holds(values)))
+
+    return launch
+
+
 def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int) -> Call:
     run = cuda_kernel(built.source, built.device.arch, schedule.threads)
     width, per_block = schedule.width, schedule.threads * schedule.steps
-    wide = _alignment(fields, built.kernel.accesses, dict.fromkeys((a.name for a in built.kernel.accesses), width))
+    wide = _alignment(
+        fields, built.kernel.accesses, dict.fromkeys((a.name for a in built.kernel.accesses), width)
+    )
 
     def launch(rows: int, extent: int, *values: int) -> None:
         if rows * extent == 0:

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from onepass.capture.account import bound_of, eager_op, tensors
 from onepass.capture.expand import Expansion, Operand, Refused, _Constant
+from onepass.capture.sizes import size
 from onepass.dtypes import from_torch
 from onepass.ir.address import View, contiguous, reshape
 from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
-from onepass.ir.symbol import Size, name as named, product
+from onepass.ir.symbol import Size, product
 from onepass.ops.opdef import CompositeDef
 from onepass.ops.table import BY_ATEN, COMPUTE_BOUND, VIEWS
 
@@ -26,22 +28,6 @@ class Captured:
     program: Program
     graph: GraphModule
     alias: dict[str, str] = field(default_factory=dict)  # node → the node whose value it takes
-
-
-def size(value: Any) -> Size:
-    """A size as an int or a polynomial in the graph's sizes; what is no polynomial becomes a name of its own."""
-    return _polynomial(value.node.expr) if isinstance(value, torch.SymInt) else int(value)
-
-
-def _polynomial(expression: Any) -> Size:
-    if expression.is_Integer:
-        return int(expression)
-    if expression.is_Add or expression.is_Mul:
-        parts = [_polynomial(a) for a in expression.args]
-        return product(parts) if expression.is_Mul else sum(parts[1:], start=parts[0])
-    if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
-        return product([_polynomial(expression.base)] * int(expression.exp))
-    return named(str(expression))
 
 
 def aten_name(target: Any) -> str:
@@ -108,7 +94,8 @@ class _Reader:
         if node.target is operator.getitem:
             return self.getitem(node)
         name = aten_name(node.target)
-        self.account(node, name)
+        if (op := eager_op(node, name)) is not None:
+            self.eager.append(op)
         if name in VIEWS and self.view(node, name):
             return None
         reason = self.refusal(node, name, value)
@@ -127,12 +114,14 @@ class _Reader:
             return "denied: named in the deny list"
         if name not in BY_ATEN:
             return "unsupported op"
-        for fake in _tensors(value, [n.meta.get("val") for n in node.all_input_nodes]):
+        for fake in tensors(value, [n.meta.get("val") for n in node.all_input_nodes]):
             if from_torch(fake.dtype) is None:
                 return f"dtype: {str(fake.dtype).removeprefix('torch.')}"
             if fake.layout is not torch.strided or type(fake).__name__ not in ("FakeTensor", "Tensor", "Parameter"):
                 return "unsupported tensor: not a plain strided tensor"
-        devices = {f.device for f in _tensors(value, [n.meta.get("val") for n in node.all_input_nodes])}
+            if fake.is_conj() or fake.is_neg():
+                return "unsupported tensor: a view that conjugates or negates when read"
+        devices = {f.device for f in tensors(value, [n.meta.get("val") for n in node.all_input_nodes])}
         if len(devices) > 1 or any(d.type not in ("cpu", "cuda") for d in devices):
             return "device: operands on different or unsupported devices"
         return ""
@@ -140,7 +129,7 @@ class _Reader:
     def fused(self, node: Node, name: str, value: Any) -> None:
         row = BY_ATEN[name]
         arguments = _arguments(node, self.operand)
-        first = next((f for f in _tensors(value)), None)
+        first = next((f for f in tensors(value)), None)
         if first is None:
             raise Refused("unsupported op: no tensor result")
         expansion = Expansion(node.name, self.full_shape(node, name, first, arguments))
@@ -253,8 +242,7 @@ class _Reader:
         self.materialize(node)
         writes = tuple(t for t in self.tensors if t == node.name or t.startswith(f"{node.name}."))
         mutates = tuple(self.storage_of(node.args[0])) if _mutates(node) and node.args else ()  # type: ignore[arg-type]
-        bound = "compute" if reason == "compute-bound" else "view" if name in VIEWS else (
-            "memory" if _tensors(node.meta.get("val")) else "none")
+        bound = bound_of(node, name)
         seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         self.items.append(Call(node.name, name, tuple(dict.fromkeys(reads)), writes, bound,
                                "" if bound == "compute" else reason, mutates, seeded or bool(mutates)))
@@ -298,18 +286,6 @@ class _Reader:
         if names:
             return names
         return [t for t in self.tensors if t == node.name or t.startswith(f"{node.name}.")]
-
-    def account(self, node: Node, name: str) -> None:
-        value = node.meta.get("val")
-        reads = tuple(_traffic(f) for f in _tensors([n.meta.get("val") for n in node.all_input_nodes]))
-        writes = tuple(_traffic(f) for f in _tensors(value))
-        bound = "view" if name in VIEWS else "compute" if (
-            name in COMPUTE_BOUND or name.removeprefix("onepass.") in COMPUTE_BOUND) else "memory"
-        if name == "embedding.default":
-            reads = (writes[0], *reads[1:])
-        if not writes:
-            bound = "none"
-        self.eager.append(EagerOp(node.name, name, bound, reads, writes))
 
 
 def _spreads(shape: Sequence[Size], over: Sequence[Size]) -> bool:
@@ -443,23 +419,6 @@ _FAR = 2**62
 
 def _hint(value: Any) -> int:
     return value.node.hint if isinstance(value, torch.SymInt) and value.node.hint is not None else int(value)
-
-
-def _traffic(fake: torch.Tensor) -> tuple[Size, int]:
-    """Distinct elements of a tensor (expanded dimensions count once) and bytes an element."""
-    sizes = [size(n) for n, s in zip(fake.shape, fake.stride(), strict=True) if s != 0] if (
-        fake.layout is torch.strided) else [size(n) for n in fake.shape]
-    return product(sizes), fake.element_size()
-
-
-def _tensors(*values: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(_tensors(*value))
-    return found
 
 
 def _nodes(value: Any) -> list[Node]:

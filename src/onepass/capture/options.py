@@ -41,7 +41,9 @@ class _Key:
 
 KEYS: dict[str, _Key] = {
     "deny": _Key(_names, "a list of names of ops", "Ops that are left to PyTorch; added to ONEPASS_DENY."),
-    "fuel": _Key(_count, "a whole number, 0 or more, or None", "Stop after this many merges; for ONEPASS_FUEL."),
+    "fuel": _Key(
+        _count, "a whole number, 0 or more, or None", "Stop after this many merges; for ONEPASS_FUEL."
+    ),
     "strict": _Key(_flag, "True or False", "Raise where compiling fails; for ONEPASS_STRICT."),
 }
 
@@ -55,7 +57,9 @@ class Options:
     strict: bool = field(default_factory=settings.STRICT.read)
 
     @classmethod
-    def read(cls, mode: str | None = None, options: Mapping[str, Any] | None = None, **unknown: Any) -> Options:
+    def read(
+        cls, mode: str | None = None, options: Mapping[str, Any] | None = None, **unknown: Any
+    ) -> Options:
         """Raises: BadOption for an unknown mode, key or value; BadSetting."""
         for name in unknown:
             raise BadOption(name, unknown[name], f"one of the arguments {', '.join(('mode', 'options'))}")

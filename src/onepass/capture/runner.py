@@ -13,7 +13,8 @@ from torch.fx import Node
 
 from onepass.build import Built, Plan
 from onepass.capture.launch import launch_plan
-from onepass.capture.normalize import Captured, is_view, size
+from onepass.capture.normalize import Captured, is_view
+from onepass.capture.sizes import size
 from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size
 
@@ -46,7 +47,10 @@ class _Writer:
         self.captured = captured
         self.graph = captured.graph
         self.nodes = {n.name: n for n in self.graph.graph.nodes}
-        self.scope: dict[str, Any] = {"empty": torch.empty_strided, "restrided": restrided, }
+        self.scope: dict[str, Any] = {
+            "empty": torch.empty_strided,
+            "restrided": restrided,
+        }
         self.lines: list[tuple[str, list[str]]] = []  # a line, and the variables it needs
         self.made: set[str] = set()
         self.atoms: dict[str, str] = {}
@@ -66,7 +70,7 @@ class _Writer:
 
     def with_deletes(self) -> list[str]:
         last: dict[str, int] = {}
-        for i, (line, uses) in enumerate(self.lines):
+        for i, (_, uses) in enumerate(self.lines):
             for name in uses:
                 last[name] = i
         out: list[str] = []
@@ -139,8 +143,10 @@ class _Writer:
         sizes = ", ".join(self.spell(size(s)) for s in fake.shape)
         strides = ", ".join(self.spell(size(s)) for s in fake.stride())
         self.scope[f"device_{ident(device)}"] = torch.device(device)
-        self.put(f"{variable(tensor)} = empty(({sizes}{',' if sizes else ''}), ({strides}{',' if strides else ''}), "
-                 f"dtype={self.constant(fake.dtype)}, device=device_{ident(device)})")
+        self.put(
+            f"{variable(tensor)} = empty(({sizes}{',' if sizes else ''}), ({strides}{',' if strides else ''}), "
+            f"dtype={self.constant(fake.dtype)}, device=device_{ident(device)})"
+        )
         self.made.add(variable(tensor))
 
     def call(self, call: Call) -> None:
@@ -163,7 +169,12 @@ class _Writer:
     def check_strides(self, node: Node, name: str) -> None:
         """What PyTorch returns is laid out as the capture said, or is made so: kernels trust it."""
         fake = node.meta.get("val")
-        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided and fake.dim() and not is_view(node):
+        if (
+            isinstance(fake, torch.Tensor)
+            and fake.layout is torch.strided
+            and fake.dim()
+            and not is_view(node)
+        ):
             strides = ", ".join(self.spell(size(s)) for s in fake.stride())
             self.put(f"if {name}.stride() != ({strides},): {name} = restrided({name}, ({strides},))", [name])
 
@@ -219,10 +230,10 @@ class _Writer:
         return name
 
     def fake(self, tensor: str) -> torch.Tensor:
-        if tensor in self.nodes:
-            return self.nodes[tensor].meta["val"]
         base, _, part = tensor.rpartition(".")
-        return self.nodes[base].meta["val"][int(part)]
+        value: Any = self.nodes[tensor if tensor in self.nodes else base].meta["val"]
+        found: torch.Tensor = value if tensor in self.nodes else value[int(part)]
+        return found
 
 
 def variable(name: str) -> str:

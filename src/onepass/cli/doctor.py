@@ -220,9 +220,9 @@ def _host() -> Check:
 
 
 def _openmp() -> Check:
-    from onepass.runtime.launch_cpu import openmp
+    from onepass.runtime.launch_cpu import torch_threads
 
-    reason = openmp().reason
+    reason = torch_threads().reason
     if reason is None:
         return Check("threads", State.OK, "PyTorch's own OpenMP threads")
     return Check("threads", State.LESS, reason, "CPU kernels run, on one thread.")

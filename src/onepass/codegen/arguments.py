@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from onepass.ir.kernel import IotaValue, Kernel, Statement
+from onepass.dtypes import Class
+from onepass.ir.kernel import Choose, Compute, IotaValue, Kept, Kernel, LoadValue, ReduceRow, Statement
 from onepass.ir.symbol import Poly, Size, name, product
 
 
@@ -24,6 +25,15 @@ def statements(kernel: Kernel) -> list[Statement]:
     return [s for stage in kernel.stages if hasattr(stage, "body") for s in stage.body]
 
 
+def kinds(kernel: Kernel) -> dict[str, Class]:
+    """The compute class of every value."""
+    found: dict[str, Class] = {s.name: "float" for s in kernel.stages if isinstance(s, ReduceRow)}
+    for s in statements(kernel):
+        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept)):
+            found[s.name] = s.kind
+    return found
+
+
 def iotas(kernel: Kernel) -> list[IotaValue]:
     return list({s.name: s for s in statements(kernel) if isinstance(s, IotaValue)}.values())
 
@@ -35,7 +45,9 @@ def fields(kernel: Kernel, extra: tuple[tuple[str, str], ...] = ()) -> tuple[Fie
     written = {s.access for s in statements(kernel) if hasattr(s, "access") and hasattr(s, "value")}
     for a in kernel.accesses:
         const = "" if a.name in written else "const "
-        block.append(Field(a.name, f"{const}{a.dtype.ctype}*", "pointer", a.tensor, a.offset * a.dtype.nbytes))
+        block.append(
+            Field(a.name, f"{const}{a.dtype.ctype}*", "pointer", a.tensor, a.offset * a.dtype.nbytes)
+        )
         block.extend(Field(f"{a.name}_o{k}", "i64", "size", size=a.outer[k]) for k in range(rank))
         if a.column == "strided":
             block.append(Field(f"{a.name}_c", "i64", "size", size=a.step))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from onepass.codegen.arguments import Field, fields, iotas, spell_size, statements, struct
+from typing import Any
+
+from onepass.codegen.arguments import Field, fields, iotas, kinds, spell_size, statements, struct
 from onepass.codegen.cpu import float_literal
 from onepass.codegen.cuda_prelude import cuda_prelude, reduce_scratch_bytes
 from onepass.ir.kernel import (
@@ -57,19 +59,23 @@ class _Printer:
         self.kernel = kernel
         self.name = name
         self.block = fields(kernel)
-        self.kinds = {s.name: s.kind for s in statements(kernel) if hasattr(s, "kind")}
-        self.kinds.update({s.name: "float" for s in kernel.stages if isinstance(s, ReduceRow)})
+        self.kinds = kinds(kernel)
         self.rank = len(kernel.outer)
         self.lines: list[str] = []
         self.tabled: set[str] = set()
-        self.written = {f.tensor for f in self.block if f.kind == "pointer" and not f.ctype.startswith("const")}
+        self.written = {
+            f.tensor for f in self.block if f.kind == "pointer" and not f.ctype.startswith("const")
+        }
 
     def print(self) -> None:
         raise NotImplementedError
 
     def head(self, threads: str) -> None:
-        self.put(0, f'extern "C" __global__ void __launch_bounds__({threads}) {self.name}'
-                    "(const __grid_constant__ Args a) {")
+        self.put(
+            0,
+            f'extern "C" __global__ void __launch_bounds__({threads}) {self.name}'
+            "(const __grid_constant__ Args a) {",
+        )
 
     def put(self, depth: int, line: str) -> None:
         self.lines.append("  " * depth + line if not line.startswith("#") else line)
@@ -114,11 +120,16 @@ class _Printer:
         """A value that is the same along the row."""
         a = self.kernel.access(s.access)
         got = f"load<{'plain' if a.tensor in self.written else 'cached'}, 1>({a.name}_g).get(0)"
-        return {"float": f"to_float({got})", "int": f"stored_int({got})", "bool": f"stored_bool({got})"}[s.kind]
+        return {"float": f"to_float({got})", "int": f"stored_int({got})", "bool": f"stored_bool({got})"}[
+            s.kind
+        ]
 
     def element(self, s: LoadValue, vector: str, e: str) -> str:
-        return {"float": f"element({vector}, {e})", "int": f"stored_int({vector}.get({e}))",
-                "bool": f"stored_bool({vector}.get({e}))"}[s.kind]
+        return {
+            "float": f"element({vector}, {e})",
+            "int": f"stored_int({vector}.get({e}))",
+            "bool": f"stored_bool({vector}.get({e}))",
+        }[s.kind]
 
     def compute(self, s: Statement, column: str) -> str:
         """The declaration of a value that needs no memory."""
@@ -135,20 +146,29 @@ class _Printer:
     def expression(self, s: Compute) -> str:
         row = OPS[s.op]
         text = row.expr_half if self.kernel.half and row.expr_half else row.expr
-        numbers = row.operands if row.operands in ("float", "bool") else s.kind if row.result == "same" else next(
-            (self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
-        return text.format(*(self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
-                             for i, o in enumerate(s.operands)))
+        numbers = (
+            row.operands
+            if row.operands in ("float", "bool")
+            else s.kind
+            if row.result == "same"
+            else next((self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
+        )
+        return text.format(
+            *(
+                self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
+                for i, o in enumerate(s.operands)
+            )
+        )
 
-    def operand(self, o: object, kind: str) -> str:
+    def operand(self, o: Any, kind: str) -> str:
         if isinstance(o, str):
             return o
         if isinstance(o, Poly):
             return f"({TYPE[kind]}){spell_size(self.kernel, o, 'a.')}"
         if kind == "float":
-            return float_literal(float(o)).replace("__builtin_inff()", "__int_as_float(0x7f800000)").replace(  # type: ignore[arg-type]
-                '__builtin_nanf("")', "__int_as_float(0x7fc00000)")
-        return f"(i64){int(o)}ll" if kind == "int" else ("true" if o else "false")  # type: ignore[call-overload]
+            text = float_literal(float(o)).replace("__builtin_inff()", "__int_as_float(0x7f800000)")
+            return text.replace('__builtin_nanf("")', "__int_as_float(0x7fc00000)")
+        return f"(i64){int(o)}ll" if kind == "int" else ("true" if o else "false")
 
 
 class _RowPrinter(_Printer):
@@ -162,7 +182,9 @@ class _RowPrinter(_Printer):
     def print(self) -> None:
         s = self.schedule
         self.head(f"{s.threads}" + (f", {s.min_blocks}" if s.min_blocks else ""))
-        self.put(1, f"constexpr int T = {s.lanes}, R = {s.groups}, K = {s.steps}, E = {s.width}, cols = {s.cols};")
+        self.put(
+            1, f"constexpr int T = {s.lanes}, R = {s.groups}, K = {s.steps}, E = {s.width}, cols = {s.cols};"
+        )
         if scratch := reduce_scratch_bytes(s.lanes, s.groups):
             self.put(1, f"__shared__ float scratch[{scratch // 4}];")
         if self.kernel.reduces:
@@ -170,7 +192,10 @@ class _RowPrinter(_Printer):
         self.put(1, "const int lane = threadIdx.x % T;")
         self.put(1, "const i64 at = (i64)blockIdx.x * R + threadIdx.x / T;")
         self.put(1, "const bool live = at < a.rows;")
-        self.put(1, "const i64 row = live ? at : a.rows - 1;  // an idle group repeats the last row: barriers need it")
+        self.put(
+            1,
+            "const i64 row = live ? at : a.rows - 1;  // an idle group repeats the last row: barriers need it",
+        )
         self.decode(1, "row")
         self.pointers(1)
         self.fetch()
@@ -184,7 +209,12 @@ class _RowPrinter(_Printer):
         """Everything the first loop reads, and what later loops read, in flight before anything is used."""
         for a in self.kernel.accesses:
             shared = all(s == 0 for s in a.outer)
-            if self.streams(a) and not a.index and self.reads(a) and (a.resident or (self.schedule.early and shared)):
+            if (
+                self.streams(a)
+                and not a.index
+                and self.reads(a)
+                and (a.resident or (self.schedule.early and shared))
+            ):
                 self.load_vectors(1, a)
 
     def reads(self, a: Access) -> bool:
@@ -197,7 +227,9 @@ class _RowPrinter(_Printer):
         self.loaded.add(a.name)
         self.put(depth, f"vec<{a.dtype.ctype}, E> {a.name}_r[K];")
         self.put(depth, "#pragma unroll")
-        self.put(depth, f"for (int k = 0; k < K; ++k) {a.name}_r[k] = {self.load_text(a, '(k * T + lane) * E')};")
+        self.put(
+            depth, f"for (int k = 0; k < K; ++k) {a.name}_r[k] = {self.load_text(a, '(k * T + lane) * E')};"
+        )
 
     def load_text(self, a: Access, c: str) -> str:
         w = self.width(a)
@@ -206,8 +238,8 @@ class _RowPrinter(_Printer):
             return f"load_strided<{hint}, E>({a.name}_g + (i64)({c}) * a.{a.name}_c, a.{a.name}_c, {self.left(c)})"
         if a.window is not None:
             lo, hi = a.window
-            return f"({c}) < {lo} ? vec<{a.dtype.ctype}, E>{{}} : load_part<{hint}, E, {w}>({a.name}_g + ({c}), {hi} - ({c}))" \
-                if lo else f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {hi} - ({c}))"
+            text = f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {hi} - ({c}))"
+            return f"({c}) < {lo} ? vec<{a.dtype.ctype}, E>{{}} : {text}" if lo else text
         if self.schedule.exact and w == self.schedule.width:
             return f"load<{hint}, E>({a.name}_g + ({c}))"
         return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {self.left(c)})"
@@ -263,8 +295,11 @@ class _RowPrinter(_Printer):
         sums = [s.name for s in loop.body if isinstance(s, Accumulate)]
         if self.schedule.depth and sums:
             for a in fresh:
-                self.put(2, f"if (k % {self.schedule.depth} == 0 && k > 0) "
-                            f"{a.name}_g = after({a.name}_g, {sums[0]}_a, a.zero);")
+                self.put(
+                    2,
+                    f"if (k % {self.schedule.depth} == 0 && k > 0) "
+                    f"{a.name}_g = after({a.name}_g, {sums[0]}_a, a.zero);",
+                )
         self.put(2, "const int c = (k * T + lane) * E;")
         guard = not self.schedule.exact
         if guard:
@@ -328,7 +363,8 @@ class _RowPrinter(_Printer):
         packed = f"pack<{a.dtype.ctype}, E>({a.name}_t)" if a.dtype.kind == "float" else f"{a.name}_t"
         w = self.width(a)
         if a.column == "strided":
-            text = f"store_strided<stream, E>({a.name}_g + (i64)c * a.{a.name}_c, a.{a.name}_c, {packed}, {self.left('c')});"
+            place = f"{a.name}_g + (i64)c * a.{a.name}_c, a.{a.name}_c"
+            text = f"store_strided<stream, E>({place}, {packed}, {self.left('c')});"
         elif self.schedule.exact and w == self.schedule.width:
             text = f"store<stream, E>({a.name}_g + c, {packed});"
         else:
@@ -346,7 +382,9 @@ class _FlatPrinter(_Printer):
 
     def print(self) -> None:
         s = self.schedule
-        self.put(0, "template <int E> __device__ __forceinline__ void vector_of(const Args& a, i64 position) {")
+        self.put(
+            0, "template <int E> __device__ __forceinline__ void vector_of(const Args& a, i64 position) {"
+        )
         self.put(1, "i64 row, c;")
         if self.rank:
             self.put(1, "divide(position, a.vectors, row, c);")
@@ -359,12 +397,17 @@ class _FlatPrinter(_Printer):
         self.put(0, "}")
         self.put(0, "")
         self.head(f"{s.threads}")
-        self.put(1, f"const i64 total = a.rows * a.vectors, first = (i64)blockIdx.x * {s.threads * s.steps} + threadIdx.x;")
+        self.put(
+            1,
+            f"const i64 total = a.rows * a.vectors, first = (i64)blockIdx.x * {s.threads * s.steps} + threadIdx.x;",
+        )
         for condition, width in (("a.wide", s.width), ("!a.wide", 1)):
             self.put(1, f"if ({condition}) {{")
             self.put(2, "#pragma unroll")
             self.put(2, f"for (int k = 0; k < {s.steps}; ++k)")
-            self.put(3, f"if (first + k * {s.threads} < total) vector_of<{width}>(a, first + k * {s.threads});")
+            self.put(
+                3, f"if (first + k * {s.threads} < total) vector_of<{width}>(a, first + k * {s.threads});"
+            )
             self.put(1, "}")
         self.put(0, "}")
 
@@ -395,8 +438,11 @@ class _FlatPrinter(_Printer):
         for s in stores:
             a = self.kernel.access(s.access)
             packed = f"pack<{a.dtype.ctype}, E>({a.name}_t)" if a.dtype.kind == "float" else f"{a.name}_t"
-            text = (f"store_strided<stream, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {packed}, E);"
-                    if a.column == "strided" else f"store<stream, E>({a.name}_g + c, {packed});")
+            text = (
+                f"store_strided<stream, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {packed}, E);"
+                if a.column == "strided"
+                else f"store<stream, E>({a.name}_g + c, {packed});"
+            )
             self.put(1, text)
 
     def row_statement(self, s: Statement) -> None:
@@ -435,7 +481,7 @@ class _FlatPrinter(_Printer):
 
 
 class _StreamPrinter(_RowPrinter):
-    """The columns in a loop whose length is an argument; accesses are vectors, or elements where alignment asks for it."""
+    """The columns in a loop whose length is an argument; accesses are vectors, or elements where alignment asks it."""
 
     def __init__(self, kernel: Kernel, name: str, schedule: StreamSchedule) -> None:
         _Printer.__init__(self, kernel, name)
@@ -473,7 +519,11 @@ class _StreamPrinter(_RowPrinter):
 
     def column_loop(self, loop: ColumnLoop) -> None:
         for s in loop.body:
-            if isinstance(s, LoadValue) and (a := self.kernel.access(s.access)).index and a.name not in self.loaded:
+            if (
+                isinstance(s, LoadValue)
+                and (a := self.kernel.access(s.access)).index
+                and a.name not in self.loaded
+            ):
                 self.table_row(1, a)
             if isinstance(s, Accumulate):
                 self.put(1, f"float {s.name}_a = {IDENTITY[s.op]};")
@@ -486,7 +536,10 @@ class _StreamPrinter(_RowPrinter):
         a = self.kernel.access(s.access)
         packed = f"pack<{a.dtype.ctype}, E>({a.name}_t)" if a.dtype.kind == "float" else f"{a.name}_t"
         if a.column == "strided":
-            self.put(depth, f"store_strided<stream, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {packed}, {self.left('c')});")
+            self.put(
+                depth,
+                f"store_strided<stream, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {packed}, {self.left('c')});",
+            )
         else:
             self.put(depth, f"store_part<stream, E, A>({a.name}_g + c, {packed}, {self.left('c')});")
 
@@ -529,8 +582,11 @@ class _StridedPrinter(_Printer):
     def statement(self, s: Statement, depth: int, r: str) -> None:
         if isinstance(s, LoadValue):
             a = self.kernel.access(s.access)
-            self.put(depth, f"const {TYPE[s.kind]} {s.name} = "
-                            f"{self.element(s, f'load<{self.hint(a)}, 1>({self.place(a, r)})', '0')};")
+            self.put(
+                depth,
+                f"const {TYPE[s.kind]} {s.name} = "
+                f"{self.element(s, f'load<{self.hint(a)}, 1>({self.place(a, r)})', '0')};",
+            )
         elif isinstance(s, StoreValue):
             a = self.kernel.access(s.access)
             self.put(depth, f"*({self.place(a, r)}) = from_value<{a.dtype.ctype}>::of({s.value});")

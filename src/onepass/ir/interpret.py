@@ -15,7 +15,20 @@ import torch
 from onepass.dtypes import Class
 from onepass.errors import BadCluster
 from onepass.ir.address import View
-from onepass.ir.cluster import Call, Cluster, Iota, Level, Load, Map, Node, Program, Reduce, Select, Store, Tensor
+from onepass.ir.cluster import (
+    Call,
+    Cluster,
+    Iota,
+    Level,
+    Load,
+    Map,
+    Node,
+    Program,
+    Reduce,
+    Select,
+    Store,
+    Tensor,
+)
 from onepass.ir.symbol import Poly, Size, evaluate
 from onepass.ops.table import OPS, REDUCE
 

@@ -62,7 +62,8 @@ class OpDef:
     scalar. ``expr`` is the C expression both targets print, with ``{0}``, ``{1}`` for the operands; ``expr_half``
     replaces it where the result is only needed at 16-bit precision. ``result`` is the compute class of the value:
     a class by name, or ``same`` (that of the operands). ``operands`` restricts the operands: ``float`` converts
-    integers and booleans first, ``any`` takes the widest class among them, ``bool`` needs booleans.
+    integers and booleans first, ``any`` takes the widest class among them, ``number`` too but not if all are
+    booleans, ``bool`` needs booleans.
 
     Units: ``flops`` are the operations counted for arithmetic intensity; ``cost`` is issued instructions and
     ``special`` special-function instructions an element at fp32 on NVIDIA GPUs.
@@ -77,7 +78,7 @@ class OpDef:
     source: str
     expr_half: str | None = None
     result: Literal["same", "float", "bool", "int"] = "same"
-    operands: Literal["any", "float", "bool", "condition"] = "any"
+    operands: Literal["any", "number", "float", "bool", "condition"] = "any"
     flops: int = 1
     cost: int = 1
     special: int = 0

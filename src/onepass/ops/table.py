@@ -23,6 +23,12 @@ VIEWS: frozenset[str] = frozenset({
     "unfold.default", "view.dtype", "lift_fresh.default",
 })
 
+# ATen ops that read of their first operand only as many elements as they return.
+GATHERS: frozenset[str] = frozenset({
+    "embedding.default", "index.Tensor", "index_select.default", "gather.default", "take.default",
+    "take_along_dim.default",
+})
+
 # ATen ops bound by arithmetic, not by memory: they stay with PyTorch whatever surrounds them.
 COMPUTE_BOUND: frozenset[str] = frozenset({
     "mm.default", "bmm.default", "addmm.default", "baddbmm.default", "dot.default", "mv.default", "addmv.default",

@@ -32,8 +32,11 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
     assert not isinstance(walked, str)
     found: list[Candidate] = []
     reasons = []
-    for kernel, tried in ((held, row.schedules(held, device)), (walked, row_strided.schedules(walked, device)),
-                          (walked, row_stream.schedules(walked, device))):
+    for kernel, tried in (
+        (held, row.schedules(held, device)),
+        (walked, row_strided.schedules(walked, device)),
+        (walked, row_stream.schedules(walked, device)),
+    ):
         if isinstance(tried, str):
             reasons.append(tried)
         else:
@@ -46,5 +49,7 @@ def kernel_name(schedule: Schedule, cluster: Cluster) -> str:
     ops = [o.split(".")[0].removeprefix("native_").strip("_") for o in cluster.origins]
     short = [o for o in ops if o not in ("clone", "copy", "to_copy", "lift_fresh_copy")] or ops
     kinds = dict.fromkeys(cluster.tensors[s.tensor].dtype.short for s in cluster.stores)
-    words = "_".join([schedule.family.replace("-", "_"), *short[:6], *(["more"] if len(short) > 6 else []), *kinds])
+    words = "_".join(
+        [schedule.family.replace("-", "_"), *short[:6], *(["more"] if len(short) > 6 else []), *kinds]
+    )
     return "".join(c if c.isalnum() else "_" for c in words)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from onepass.device import Device, of
+from onepass.device import of
 from onepass.ir.cluster import Call, Cluster, Item, Program
 from onepass.plan.cost import Hints, number, time_us, traffic
 from onepass.plan.decision import Decision
@@ -47,8 +47,10 @@ class _Merger:
 
     def run(self) -> Merged:
         read = set(self.program.outputs) | {t for i in self.program.items for t in i.reads}
-        self.items = {k: tidy(i, read.__contains__) if isinstance(i, Cluster) else i
-                      for k, i in enumerate(self.program.items)}
+        self.items = {
+            k: tidy(i, read.__contains__) if isinstance(i, Cluster) else i
+            for k, i in enumerate(self.program.items)
+        }
         self.next = len(self.items)
         self.position = {i: i for i in self.items}
         self.outputs = set(self.program.outputs)
@@ -110,8 +112,10 @@ class _Merger:
         """An optimistic saving that only orders the heap: bytes of the tensors between, and a launch."""
         first, second = self.items[a], self.items[b]
         shared = set(first.writes) & set(second.reads) or set(first.reads) & set(second.reads)
-        return 1.0 + sum(number(self.program.tensors[t].numel, self.hints)
-                         * self.program.tensors[t].dtype.nbytes for t in shared)
+        return 1.0 + sum(
+            number(self.program.tensors[t].numel, self.hints) * self.program.tensors[t].dtype.nbytes
+            for t in shared
+        )
 
     def step(self) -> None:
         _, a, b, kind = heapq.heappop(self.heap)
@@ -151,7 +155,11 @@ class _Merger:
         before = self.time(a) + self.time(b)
         work = traffic(joined, self.hints)
         after = time_us(work, of(joined.device)) + (0.0 if drop_first else self.time(a))
-        saved = (traffic(first, self.hints).bytes if drop_first else 0) + traffic(second, self.hints).bytes - work.bytes
+        saved = (
+            (traffic(first, self.hints).bytes if drop_first else 0)
+            + traffic(second, self.hints).bytes
+            - work.bytes
+        )
         if after >= before:
             return refuse("no_gain", "the time model sees none", saved, before - after)
         if len(joined.tensors) > MOST_TENSORS or len(joined.nodes) > MOST_NODES:
@@ -163,13 +171,23 @@ class _Merger:
         if trouble := self.fit(joined):
             return refuse("too_large", trouble, saved)
         reason = "fused" if absorbs else "recomputed"
-        return joined, drop_first, Decision(_name(first), _name(second), "fused", reason, "", saved, before - after)
+        return (
+            joined,
+            drop_first,
+            Decision(_name(first), _name(second), "fused", reason, "", saved, before - after),
+        )
 
     def trim(self, joined: Cluster, a: int, b: int, absorbs: bool) -> Cluster:
         """The merged cluster without stores that nothing outside needs."""
         gone = {a, b} if absorbs else {b}
-        return tidy(joined, lambda t: t in self.outputs or any(r not in gone for r in self.readers.get(t, ()))
-                    or len(self.writers.get(t, ())) > 1)
+        return tidy(
+            joined,
+            lambda t: (
+                t in self.outputs
+                or any(r not in gone for r in self.readers.get(t, ()))
+                or len(self.writers.get(t, ())) > 1
+            ),
+        )
 
     def needed(self, cluster: Cluster, gone: set[int]) -> bool:
         return any(t in self.outputs or self.readers.get(t, set()) - gone for t in cluster.writes)
@@ -184,8 +202,14 @@ class _Merger:
     def cycle(self, a: int, b: int, whole: bool) -> bool:
         """Whether a path leaves ``a`` and comes back into ``b`` (or, side by side, the other way)."""
         if not whole:
-            return False  # the reader takes over inputs that are ready before what it read
+            # The reader takes over inputs that are ready before what it read, if nothing overwrites them in between.
+            return any(b in self.before[m] or self.reaches(m, b) for m in self.overwriters(a))
         return self.reaches(a, b) or self.reaches(b, a)
+
+    def overwriters(self, i: int) -> list[int]:
+        """Calls that write to what an item reads, after it has read it."""
+        reads = set(self.items[i].reads)
+        return [n for n in self.before[i] if reads.intersection(getattr(self.items[n], "mutates", ()))]
 
     def reaches(self, start: int, goal: int) -> bool:
         """A path from start to goal through at least one other item."""
@@ -212,10 +236,10 @@ class _Merger:
         self.next += 1
         gone = [b, a] if drop_first else [b]
         self.position[new] = max(self.position[g] for g in gone)
-        incoming = {n for g in gone for n in self.after[g]} - set(gone)
-        outgoing = {n for g in gone for n in self.before[g]} - set(gone)
-        if not drop_first or a not in gone:
-            incoming = {n for n in incoming if n != a or set(self.items[a].writes) & set(merged.reads)}
+        incoming = {n for g in (a, b) for n in self.after[g]} - {a, *gone}
+        outgoing = {n for g in gone for n in self.before[g]} - set(gone) | set(self.overwriters(a))
+        if not drop_first and set(self.items[a].writes) & set(merged.reads):
+            incoming.add(a)
         for g in gone:
             self.remove(g)
         self.items[new] = merged
@@ -226,8 +250,6 @@ class _Merger:
             self.connect(new, n)
         for tensor in merged.reads:
             self.readers.setdefault(tensor, set()).add(new)
-            for writer in self.writers.get(tensor, ()):
-                self.connect(writer, new)
         for tensor in merged.writes:
             self.writers.setdefault(tensor, set()).add(new)
         if not drop_first and not self.needed(self.items[a], set()):  # type: ignore[arg-type]
@@ -287,10 +309,10 @@ class _Merger:
         moved = 2 * number(info.numel, self.hints) * info.dtype.nbytes
         source, target = (cluster, call.target) if forward else (call.target, cluster)
         reason = "compute_bound" if call.bound == "compute" else "opaque"
-        return Decision(source, target, "kept", reason, call.reason, moved, moved / of(device).bandwidth_gbps / 1000)
+        return Decision(
+            source, target, "kept", reason, call.reason, moved, moved / of(device).bandwidth_gbps / 1000
+        )
 
 
 def _name(cluster: Cluster) -> str:
     return "+".join(o.split(".")[0] for o in cluster.origins)
-
-

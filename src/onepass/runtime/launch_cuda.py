@@ -40,10 +40,15 @@ class CudaKernel:
         self.name = name
         self.threads = threads
         self._library = ctypes.c_void_p()
-        check(driver().cuLibraryLoadData(ctypes.byref(self._library), code, None, None, 0, None, None, 0),
-              "cuLibraryLoadData")
+        check(
+            driver().cuLibraryLoadData(ctypes.byref(self._library), code, None, None, 0, None, None, 0),
+            "cuLibraryLoadData",
+        )
         function = ctypes.c_void_p()
-        check(driver().cuLibraryGetKernel(ctypes.byref(function), self._library, name.encode()), "cuLibraryGetKernel")
+        check(
+            driver().cuLibraryGetKernel(ctypes.byref(function), self._library, name.encode()),
+            "cuLibraryGetKernel",
+        )
         self._function = function
         self._pack = struct.Struct(f"{fields}q").pack_into
         self._size = 8 * fields
@@ -61,6 +66,8 @@ class CudaKernel:
             held.pair = (buffer, pointers)
         self._pack(buffer, 0, *values)
         stream = torch._C._cuda_getCurrentRawStream(device)
-        code = self._launch(self._function, blocks, 1, 1, self.threads, 1, 1, 0, ctypes.c_void_p(stream), pointers, None)
+        code = self._launch(
+            self._function, blocks, 1, 1, self.threads, 1, 1, 0, ctypes.c_void_p(stream), pointers, None
+        )
         if code:
             check(code, f"cuLaunchKernel({self.name})")

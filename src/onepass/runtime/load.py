@@ -35,10 +35,10 @@ def cpu_kernel(source: Source) -> CpuKernel:
     with _lock:
         known = _cpu.get(source.text)
     if known is None:
-        kernel, entry = load_kernel(source.text, source.name, cache=open_cache())
+        kernel = load_kernel(source.text, source.name, cache=open_cache())
         with _lock:
             if source.text not in _cpu:
-                COUNTERS.compiled += not entry.hit
+                COUNTERS.compiled += not kernel.entry.hit
                 COUNTERS.loaded += 1
             known = _cpu.setdefault(source.text, kernel)
     return known

@@ -119,32 +119,46 @@ def cold(
     return samples
 
 
-def in_graph(
-    calls: Mapping[str, Call], sets: int, rounds: int, inspect: Inspect | None = None
-) -> dict[str, list[float]]:
-    """Time small work without the host: all sets one after the other in a CUDA graph, the time divided.
+@dataclass(frozen=True)
+class Graph:
+    """A contender's calls on every set of buffers, one after the other, in a CUDA graph."""
 
-    Each call's outputs are buffers of their own. What can't be captured raises what PyTorch raises.
+    graph: torch.cuda.CUDAGraph
+    results: tuple[Any, ...]
+
+
+def captured(call: Call, sets: int) -> Graph:
+    """Capture a contender, each call's outputs in buffers of their own. Raises what PyTorch raises."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for i in range(min(sets, 2)):
+            call(i)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = tuple(call(i) for i in range(sets))
+    return Graph(graph, results)
+
+
+def in_graphs(graphs: Mapping[str, Graph], rounds: int, device: torch.device) -> dict[str, list[float]]:
+    """Time small work without the host: a graph of all sets once a round, the time divided.
 
     Units: µs a call, one sample a round in round order.
     """
-    graphs = {name: _captured(call, sets) for name, call in calls.items()}
-    device = torch.device("cuda", torch.cuda.current_device())
     clock = _CudaClock(device)
-
-    def replay(graph: torch.cuda.CUDAGraph) -> Call:
-        return lambda _: graph.replay()
-
-    for graph, _ in graphs.values():
-        graph.replay()
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for order in turns(list(calls), rounds):
+    replays = {name: _replay(g.graph) for name, g in graphs.items()}
+    for replay in replays.values():
+        replay(0)
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for order in turns(list(graphs), rounds):
         for name in order:
-            samples[name].append(clock.time(replay(graphs[name][0]), 0)[1] / sets)
-    if inspect:
-        for name, (_, results) in graphs.items():
-            inspect(name, 0, results[0])
+            samples[name].append(clock.time(replays[name], 0)[1] / len(graphs[name].results))
     return samples
+
+
+def _replay(graph: torch.cuda.CUDAGraph) -> Call:
+    return lambda _: graph.replay()
 
 
 def sets_needed(set_bytes: int, device: torch.device) -> int:
@@ -205,19 +219,6 @@ class _CudaClock:
                 raise HostTooSlow(host_us)
             del result
             self.lead_us = min(2 * max(host_us, self.lead_us), _LONGEST_LEAD_US)
-
-
-def _captured(call: Call, sets: int) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for i in range(min(sets, 2)):
-            call(i)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = [call(i) for i in range(sets)]
-    return graph, results
 
 
 def _finish(device: torch.device) -> None:

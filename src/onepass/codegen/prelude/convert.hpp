@@ -67,7 +67,7 @@ ONEPASS_FN vf to_f(vl a) {
 ONEPASS_FN vl to_i(vl a) { return a; }
 ONEPASS_FN vl to_i(vf a) {
   vl r;
-  for (int i = 0; i < 16; i++) r.v[i] = (i64)lane(a, i);
+  for (int i = 0; i < 16; i++) r.v[i] = (i64)a.p[i / ONEPASS_NATIVE][i % ONEPASS_NATIVE];
   return r;
 }
 ONEPASS_FN vl to_i(vm a) {

@@ -194,11 +194,16 @@ ONEPASS_FN nf n_gelu_erf_h(nf x) {
   nf tail = e * p / q;
   return x * ((x > 0.0f) ? 1.0f - tail : tail);
 }
-ONEPASS_FN nf n_softplus(nf x) {  // 4 units, flushes
-  return n_max(n_splat(0.0f), x) + n_log1p(n_exp_flush(-n_abs(x)));
+ONEPASS_FN nf n_log1p_unit(nf x) {  // for 0 <= x <= 1, where nothing is special
+  nf u = 1.0f + x;
+  nf c = x - (u - 1.0f);
+  ni big = u > 1.41421354f;
+  nf f = (big ? u * 0.5f : u) - 1.0f;
+  return n_log_sum({f + (big ? c * 0.5f : c), big ? n_splat(1.0f) : n_splat(0.0f)});
 }
-
-
+ONEPASS_FN nf n_softplus(nf x) {  // 3 units, flushes
+  return n_max(n_splat(0.0f), x) + n_log1p_unit(n_exp_flush(-n_abs(x)));
+}
 #define ONEPASS_LIFT(OP, NAME) \
   ONEPASS_FN vf OP(vf a) {     \
     vf r;                      \

@@ -199,17 +199,6 @@ ONEPASS_FN vf lane_index() {
 }
 ONEPASS_FN vm lanes(i64 n) { return lane_index() < vf((float)n); }
 
-ONEPASS_FN bool any(vm m) {
-  ni a = m.p[0];
-  for (int i = 1; i < ONEPASS_PART_COUNT; i++) a |= m.p[i];
-  i64 w[ONEPASS_NATIVE / 2], t = 0;
-  __builtin_memcpy(w, &a, sizeof w);
-  for (int i = 0; i < ONEPASS_NATIVE / 2; i++) t |= w[i];
-  return t != 0;
-}
-
-ONEPASS_FN float lane(vf a, int i) { return a.p[i / ONEPASS_NATIVE][i % ONEPASS_NATIVE]; }
-
 // Horizontal reductions: lane i meets lane i + 8, then i + 4, i + 2, i + 1, on every machine.
 #ifdef __clang__
 #define ONEPASS_SHUFFLE(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)

@@ -9,12 +9,12 @@ import torch
 
 from onepass import api
 from onepass.insight import fusion_experiment
-from onepass.runtime.timer import keep_allocator_warm
 from onepass.insight.demo import comparison
 from onepass.insight.demo.comparison import COMPILED, EAGER, Embedded, Encode, Throughput
 from onepass.insight.demo.encoder import batches, load_encoder
 from onepass.insight.demo.passages import QUESTIONS, Passage, passages
 from onepass.insight.fusion_experiment import Experiment
+from onepass.runtime.timer import keep_allocator_warm
 
 # A name or function that torch.compile takes for its back end.
 Backend = str | Callable[..., Any]

@@ -28,7 +28,9 @@ class RowSchedule:
     cols: int
     accesses: tuple[int, ...]
     early: bool  # row vectors are loaded before the first reduction, not after the last
-    min_blocks: int = 0  # resident on a multiprocessor, which bounds the registers of a thread; 0 leaves them open
+    min_blocks: int = (
+        0  # resident on a multiprocessor, which bounds the registers of a thread; 0 leaves them open
+    )
     depth: int = 0  # vectors in flight of tensors that no register array holds; 0 leaves that to the compiler
 
     @property
@@ -45,8 +47,10 @@ class RowSchedule:
         return self.lanes * self.steps * self.width == self.cols
 
     def explain(self) -> str:
-        return (f"{self.lanes} lanes a row, {self.groups} rows a block, {self.steps} vectors of {self.width} a lane, "
-                f"row in registers")
+        return (
+            f"{self.lanes} lanes a row, {self.groups} rows a block, {self.steps} vectors of {self.width} a lane, "
+            f"row in registers"
+        )
 
 
 def vector_width(kernel: Kernel) -> int:
@@ -64,10 +68,10 @@ def held_bytes(kernel: Kernel) -> int:
 def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     """The best first; the others hold less in a thread's registers.
 
-    Measured on one H200, 512 MiB a tensor, 2026-11-30 (tools/sweep_schedules.py): up to 256 vectors a row two vectors
-    a lane and blocks of 128 threads; up to 2048 four, with 1024 threads resident, which bounds a thread to 64 registers;
-    above, eight vectors of 512 lanes, 3 of them in flight where two inputs meet. Loads of row vectors after the last
-    reduction cost nothing and free the registers that keep a second block resident.
+    Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md): up to 256
+    vectors a row two vectors a lane and blocks of 128 threads; up to 2048 four, with 1024 threads resident, which
+    bounds a thread to 64 registers; above, eight vectors of 512 lanes, 3 of them in flight where two inputs meet. Loads of row
+    vectors after the last reduction cost nothing and free the registers that keep a second block resident.
     """
     cols = kernel.cols
     if not isinstance(cols, int):
@@ -104,7 +108,9 @@ def aligned(kernel: Kernel, cols: int, width: int) -> tuple[int, ...]:
 def _access_width(a: Access, cols: int, width: int, base_bytes: int) -> int:
     w = width
     numbers = [cols, *a.outer, a.offset, *(a.window or ()), *((a.table[1],) if a.table else ())]
-    while w > 1 and (w * a.dtype.nbytes > base_bytes and w * a.dtype.nbytes <= 16
-                     or any(isinstance(n, int) and n % w for n in numbers)):
+    while w > 1 and (
+        (w * a.dtype.nbytes > base_bytes and w * a.dtype.nbytes <= 16)
+        or any(isinstance(n, int) and n % w for n in numbers)
+    ):
         w //= 2
     return w

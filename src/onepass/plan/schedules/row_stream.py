@@ -1,4 +1,4 @@
-"""CUDA: a block walks a row in pieces and reads it again in each phase. Any row length, also one known only at run time."""
+"""CUDA: a block walks a row in pieces and reads it again in each phase, whatever its length."""
 
 from __future__ import annotations
 

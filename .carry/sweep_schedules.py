@@ -15,10 +15,10 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 import torch.nn.functional as F
 
-from onepass.codegen.arguments import Field
 from onepass.codegen import cuda
-from onepass.ir.symbol import evaluate
+from onepass.codegen.arguments import Field
 from onepass.device import KNOWN
+from onepass.ir.symbol import evaluate
 from onepass.plan.lower import lower
 from onepass.plan.schedules import row
 from onepass.plan.spaces import lay_out
@@ -52,9 +52,12 @@ def add_rms_norm(x, r, w):
 
 
 CASES = {
-    "layer_norm": (layer_norm, "xww", 1), "rms_norm": (rms_norm, "xw", 1), "softmax": (softmax, "x", 1),
+    "layer_norm": (layer_norm, "xww", 1),
+    "rms_norm": (rms_norm, "xw", 1),
+    "softmax": (softmax, "x", 1),
     "gelu_tanh_add_layer_norm": (gelu_tanh_add_layer_norm, "xxww", 1),
-    "gelu_erf_add_layer_norm": (gelu_erf_add_layer_norm, "xxww", 1), "add_rms_norm": (add_rms_norm, "xxw", 2),
+    "gelu_erf_add_layer_norm": (gelu_erf_add_layer_norm, "xxww", 1),
+    "add_rms_norm": (add_rms_norm, "xxw", 2),
 }
 
 
@@ -66,12 +69,14 @@ def cluster_of(case, dtype, cols):
     from onepass.plan.merge import merge
 
     function, signature, _ = CASES[case]
-    args = [torch.randn(8, cols, dtype=dtype) if c == "x" else torch.randn(cols, dtype=dtype) for c in signature]
+    args = [
+        torch.randn(8, cols, dtype=dtype) if c == "x" else torch.randn(cols, dtype=dtype) for c in signature
+    ]
     got = []
 
     def backend(gm, ex):
         def compiler(g, e):
-            got.extend(merge(normalize(g, lambda c: '').program, {}, lambda c: "").items)
+            got.extend(merge(normalize(g, lambda c: "").program, {}, lambda c: "").items)
             return make_boxed_func(g.forward)
 
         return aot_module_simplified(gm, ex, fw_compiler=compiler, inference_compiler=compiler)
@@ -99,8 +104,15 @@ def variants(kernel, cols):
                         continue
                     if minimum * threads * (steps * width * row.held_bytes(kernel) // 4 + 24) > 65536:
                         continue
-                    yield dataclasses.replace(base, lanes=lanes, groups=threads // lanes, steps=steps, early=early,
-                                              min_blocks=minimum, depth=depth)
+                    yield dataclasses.replace(
+                        base,
+                        lanes=lanes,
+                        groups=threads // lanes,
+                        steps=steps,
+                        early=early,
+                        min_blocks=minimum,
+                        depth=depth,
+                    )
 
 
 def compiled(job):
@@ -142,8 +154,15 @@ def roof(reads, writes, buffers, nbytes):
             for sync in ("", "  __syncthreads();"):
                 for threads in (128, 256, 512, 1024):
                     for unroll in (1, 2, 4):
-                        text = ROOF % {"reads": reads, "writes": writes, "threads": threads, "unroll": unroll,
-                                       "load": load, "store": store, "sync": sync}
+                        text = ROOF % {
+                            "reads": reads,
+                            "writes": writes,
+                            "threads": threads,
+                            "unroll": unroll,
+                            "load": load,
+                            "store": store,
+                            "sync": sync,
+                        }
                         try:
                             code = compile_cubin(text, "k", "sm_90").code
                         except Exception as e:
@@ -154,7 +173,9 @@ def roof(reads, writes, buffers, nbytes):
                         values = [b.data_ptr() for b in buffers[: reads + writes]]
                         us = time_us(lambda i: run(n // threads // unroll, 0, (*values, n)))
                         got = ((reads + writes) * nbytes / us / 1e3, (load, store, sync, threads, unroll))
-                        print("roof", reads, writes, round(got[0]), got[1], file=sys.stderr) if got[0] > best[0] else None
+                        print("roof", reads, writes, round(got[0]), got[1], file=sys.stderr) if got[0] > best[
+                            0
+                        ] else None
                         best = max(best, got)
     return best[0]
 
@@ -162,7 +183,9 @@ def roof(reads, writes, buffers, nbytes):
 def time_us(call, repeats=9):
     for i in range(2):
         call(i)
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    events = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)
+    ]
     for i, (a, b) in enumerate(events):
         a.record()
         call(i)
@@ -174,8 +197,13 @@ def time_us(call, repeats=9):
 def launch(run, block: tuple[Field, ...], tensors, rows, groups, strides):
     values = []
     for f in block:
-        values.append(tensors[f.tensor].data_ptr() if f.kind == "pointer" else
-                      rows if f.name == "rows" or f.name == "n0" else evaluate(f.size, {}))
+        values.append(
+            tensors[f.tensor].data_ptr()
+            if f.kind == "pointer"
+            else rows
+            if f.name == "rows" or f.name == "n0"
+            else evaluate(f.size, {})
+        )
     run(-(-rows // groups), 0, tuple(values))
 
 
@@ -211,8 +239,12 @@ def main() -> None:
         if previous != (case, dtype, cols):
             previous = (case, dtype, cols)
             torch.manual_seed(1)
-            args = [torch.randn(rows, cols, dtype=dtype, device="cuda") if c == "x" else
-                    torch.randn(cols, dtype=dtype, device="cuda") for c in signature]
+            args = [
+                torch.randn(rows, cols, dtype=dtype, device="cuda")
+                if c == "x"
+                else torch.randn(cols, dtype=dtype, device="cuda")
+                for c in signature
+            ]
             outs = [torch.empty(rows, cols, dtype=dtype, device="cuda") for _ in range(outputs)]
             check = [a[:64].double() if a.dim() == 2 else a.double() for a in args]
             want = function(*check)
@@ -229,10 +261,24 @@ def main() -> None:
         streams = sum(1 for c in signature if c == "x")
         ideal = (streams + outputs) * nbytes
         gbps = ideal / us / 1e3
-        record = dict(case=case, dtype=str(dtype)[6:], cols=cols, lanes=schedule.lanes, groups=schedule.groups,
-                      steps=schedule.steps, early=schedule.early, min_blocks=schedule.min_blocks, depth=schedule.depth,
-                      registers=cubin.resources.registers, spill=cubin.resources.spill_bytes, us=round(us, 2),
-                      gbps=round(gbps), attained=round(gbps / roofs[streams, outputs], 4), error=error, bad=bad)
+        record = dict(
+            case=case,
+            dtype=str(dtype)[6:],
+            cols=cols,
+            lanes=schedule.lanes,
+            groups=schedule.groups,
+            steps=schedule.steps,
+            early=schedule.early,
+            min_blocks=schedule.min_blocks,
+            depth=schedule.depth,
+            registers=cubin.resources.registers,
+            spill=cubin.resources.spill_bytes,
+            us=round(us, 2),
+            gbps=round(gbps),
+            attained=round(gbps / roofs[streams, outputs], 4),
+            error=error,
+            bad=bad,
+        )
         print(json.dumps(record), file=out)
         key = (case, str(dtype)[6:], cols)
         if not bad and error < 0.02 and gbps > best.get(key, {"gbps": 0})["gbps"]:

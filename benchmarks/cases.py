@@ -1,0 +1,192 @@
+"""The cases and suites of cases.toml: functions, points, inputs, and the float64 result they are held to."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass.dtypes import DTYPES
+
+TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+UNIT_ROUNDOFF = {d.short: d.unit_roundoff for d in DTYPES.values()}
+EPS = 1e-5
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, EPS)
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+def softmax(x: Tensor) -> Tensor:
+    return F.softmax(x, -1)
+
+
+def gelu_tanh_add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(F.gelu(x, approximate="tanh") + residual, x.shape[-1:], weight, bias, EPS)
+
+
+def gelu_erf_add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(F.gelu(x) + residual, x.shape[-1:], weight, bias, EPS)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    s = x + residual
+    return F.rms_norm(s, s.shape[-1:], weight, EPS), s
+
+
+def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(x + bias, approximate="tanh")
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    f.__name__: f
+    for f in (
+        layer_norm,
+        rms_norm,
+        softmax,
+        gelu_tanh_add_layer_norm,
+        gelu_erf_add_layer_norm,
+        add_rms_norm,
+        bias_gelu,
+        swiglu,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is computed: `reads` and `writes` tensors of rows × cols, `vectors` of cols; see cases.toml."""
+
+    name: str
+    formula: str
+    reads: int
+    writes: int
+    vectors: int
+    roundings: int
+    scale: float
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return FUNCTIONS[self.name]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is asked of onepass at a point; None where nothing is."""
+
+    attained: float | None = None
+    of_peers: float | None = None
+    of: Mapping[str, float] = field(default_factory=dict)
+    mean_of: Mapping[str, float] = field(default_factory=dict)  # of the geometric mean over the group's points
+
+
+@dataclass(frozen=True)
+class Point:
+    """One case at one dtype and shape."""
+
+    case: Case
+    dtype: str
+    rows: int
+    cols: int
+    targets: Targets = field(default=Targets(), compare=False)
+    group: int = 0  # points of one [[points]] entry
+
+    @property
+    def tensor_bytes(self) -> int:
+        return self.rows * self.cols * TORCH_DTYPES[self.dtype].itemsize
+
+    @property
+    def ideal_bytes(self) -> int:
+        """Each input read once, each output written once."""
+        vector = self.cols * TORCH_DTYPES[self.dtype].itemsize
+        return (self.case.reads + self.case.writes) * self.tensor_bytes + self.case.vectors * vector
+
+    def __str__(self) -> str:
+        return f"{self.case.name} {self.dtype} {self.rows} × {self.cols}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Points that are measured in one run."""
+
+    name: str
+    device: str
+    protocol: str  # cold, or graph
+    rounds: int
+    contenders: tuple[str, ...]
+    acceptance: str
+    points: tuple[Point, ...]
+
+
+@cache
+def cases() -> dict[str, Case]:
+    return {name: Case(name=name, **fields) for name, fields in _file()["cases"].items()}
+
+
+def suites() -> dict[str, Suite]:
+    return {name: _suite(name, fields) for name, fields in _file()["suites"].items()}
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent / "cases.toml").read_text())
+
+
+def _suite(name: str, fields: Mapping[str, Any]) -> Suite:
+    points = [p for group, entry in enumerate(fields["points"]) for p in _points(entry, group)]
+    plain = {k: fields[k] for k in ("device", "protocol", "rounds", "acceptance")}
+    return Suite(name=name, contenders=tuple(fields["contenders"]), points=tuple(points), **plain)
+
+
+def _points(entry: Mapping[str, Any], group: int) -> list[Point]:
+    targets = Targets(**{k: entry[k] for k in ("attained", "of_peers", "of", "mean_of") if k in entry})
+    return [
+        Point(cases()[case], dtype, rows, cols, targets, group)
+        for case in entry["cases"]
+        for dtype in entry["dtypes"]
+        for cols in entry["cols"]
+        for rows in entry.get("rows") or [_rows(entry["mib"][dtype] << 20, cols, dtype)]
+    ]
+
+
+def _rows(tensor_bytes: int, cols: int, dtype: str) -> int:
+    return max(1, tensor_bytes // (cols * TORCH_DTYPES[dtype].itemsize))
+
+
+class Inputs:
+    """Random inputs of a point: several sets of the large tensors, one of the row vectors."""
+
+    def __init__(self, point: Point, device: torch.device, sets: int, seed: int = 0) -> None:
+        self.point, self.device = point, device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        shape = (point.rows, point.cols)
+        self.sets = [[self._random(shape) for _ in range(point.case.reads)] for _ in range(sets)]
+        self.vectors = [self._random((point.cols,)) for _ in range(point.case.vectors)]
+
+    def arguments(self, index: int) -> list[Tensor]:
+        """What the case's function takes, with the large tensors of one set."""
+        return [*self.sets[index], *self.vectors]
+
+    def refresh(self) -> None:
+        """New values in the same memory: a result kept from before is now wrong."""
+        for tensor in (*self.sets[0], *self.vectors):
+            tensor.copy_(self._random(tuple(tensor.shape)))
+
+    def _random(self, shape: Sequence[int]) -> Tensor:
+        dtype = TORCH_DTYPES[self.point.dtype]
+        return torch.randn(tuple(shape), device=self.device, dtype=dtype, generator=self.generator)

@@ -1,0 +1,102 @@
+"""Whether a contender computes the case: held to float64 on poisoned outputs, its inputs left as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from cases import UNIT_ROUNDOFF, Inputs, Point
+from onepass.runtime.timer import Call
+from torch import Tensor
+
+# Rows of one slab of the float64 evaluation: about 2^22 elements, so that its temporaries stay small.
+_SLAB_ELEMENTS = 1 << 22
+
+
+class Check:
+    """The exact results of set 0 of some inputs, and the judgement of what contenders return for it."""
+
+    def __init__(self, point: Point, inputs: Inputs) -> None:
+        self.point, self.inputs = point, inputs
+        self.before: list[Tensor] = []
+        self.exact: list[Tensor] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """New values in set 0, and their exact results."""
+        self.exact.clear()
+        self.inputs.refresh()
+        arguments = self.inputs.arguments(0)
+        self.before = [t.clone() for t in arguments]
+        self.exact = _exact(self.point, arguments)
+
+    def call(self, call: Call) -> str:
+        """Run a contender on set 0 over poisoned memory; empty when all is right, else what is wrong."""
+        self.poison()
+        return self.result(call(0))
+
+    def poison(self) -> None:
+        """Leave NaN where the next outputs will be: freed blocks of their sizes are used again."""
+        shape, device, dtype = (self.point.rows, self.point.cols), self.inputs.device, self.before[0].dtype
+        blocks = [torch.full(shape, torch.nan, device=device, dtype=dtype) for _ in range(self.point.case.writes)]
+        del blocks
+
+    def result(self, result: Any) -> str:
+        """Empty when a result for set 0 is right and the inputs are untouched, else what is wrong."""
+        outputs = list(result) if isinstance(result, tuple | list) else [result]
+        if len(outputs) != len(self.exact):
+            return f"{len(outputs)} outputs instead of {len(self.exact)}"
+        for i, (out, exact) in enumerate(zip(outputs, self.exact, strict=True)):
+            wrong = self._compare(out, exact)
+            if wrong:
+                return f"output {i}: {wrong}" if len(outputs) > 1 else wrong
+        if not all(_same_bits(a, b) for a, b in zip(self.inputs.arguments(0), self.before, strict=True)):
+            for mine, kept in zip(self.inputs.arguments(0), self.before, strict=True):
+                mine.copy_(kept)
+            return "it modified an input"
+        return ""
+
+    def _compare(self, out: Any, exact: Tensor) -> str:
+        if not isinstance(out, Tensor) or out.shape != exact.shape or out.dtype != self.before[0].dtype:
+            return f"a {getattr(out, 'dtype', type(out))} of shape {tuple(getattr(out, 'shape', ()))}"
+        unit = self.point.case.roundings * UNIT_ROUNDOFF[self.point.dtype]
+        scale = self.point.case.scale
+        error_sum = size_sum = outside = not_finite = 0.0
+        for rows in _slabs(exact):
+            error = (out[rows].double() - exact[rows]).abs()
+            size = exact[rows].abs()
+            # `not <=` counts a NaN as outside.
+            outside += (~(error <= unit * (size + scale))).sum().item()
+            not_finite += (~out[rows].isfinite()).sum().item()
+            error_sum += error.sum().item()
+            size_sum += size.sum().item()
+        if not_finite:
+            return f"{not_finite:.0f} of {exact.numel()} values are not finite"
+        if outside:
+            return f"{outside:.0f} of {exact.numel()} values are too far from float64"
+        if not error_sum <= unit * size_sum:
+            return f"mean error {error_sum / size_sum:.1e} of the values, allowed {unit:.1e}"
+        return ""
+
+
+def _exact(point: Point, arguments: list[Tensor]) -> list[Tensor]:
+    large, vectors = arguments[: point.case.reads], arguments[point.case.reads :]
+    exact = [torch.empty(large[0].shape, dtype=torch.float64, device=large[0].device)
+             for _ in range(point.case.writes)]
+    for rows in _slabs(large[0]):
+        result = point.case.function(*(t[rows].double() for t in large), *(v.double() for v in vectors))
+        for kept, part in zip(exact, result if isinstance(result, tuple) else (result,), strict=True):
+            kept[rows] = part
+    return exact
+
+
+def _slabs(tensor: Tensor) -> Iterator[slice]:
+    height = max(1, _SLAB_ELEMENTS // tensor.shape[1])
+    for start in range(0, tensor.shape[0], height):
+        yield slice(start, start + height)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    bits = torch.int32 if a.element_size() == 4 else torch.int16
+    return torch.equal(a.view(bits), b.view(bits))

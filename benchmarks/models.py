@@ -1,0 +1,331 @@
+"""Whole models, bf16 inference: eager, aot_eager, Inductor and onepass in one run, and where the time goes.
+
+Called by run.py --suite models. Each model is measured in a process of its own; the time to the first result in
+further ones, one for each compiler, with empty caches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from onepass.runtime.timer import Spread, interleaved, keep_allocator_warm
+from record import ROOT, Machine, commit, device_name, slug, versions, write_lines
+
+ROUNDS = 15
+COMPILED = ("aot_eager", "inductor", "onepass")
+CONTENDERS = ("eager", *COMPILED)
+# A fresh process must have ended by then; Inductor's first GPT-2 takes 15 s here, imports another 15.
+PROCESS_S = 240
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the reference figures; `small` is the same at a size for a CPU, to see that all runs."""
+
+    name: str
+    batch: int
+    length: int
+    build: Callable[[bool], torch.nn.Module]
+    over_eager: float = 1.0  # asked of onepass: times eager's speed
+
+    def size(self, small: bool) -> tuple[int, int]:
+        return (2, 64) if small else (self.batch, self.length)
+
+
+def _bert(small: bool) -> torch.nn.Module:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig(num_hidden_layers=2, hidden_size=256, num_attention_heads=4,
+                                intermediate_size=512) if small else BertConfig())
+
+
+def _gpt2(small: bool) -> torch.nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    # A multiple of 64: with GPT-2's own 50257 the head's matmul, which no one here changes, takes most of the time.
+    size = {"n_layer": 2, "n_embd": 256, "n_head": 4} if small else {}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=512 if small else 50304, **size))
+
+
+def _llama(small: bool) -> torch.nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, vocab_size=512)
+    full = dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=8, num_attention_heads=32,
+                num_key_value_heads=8, vocab_size=32000)
+    return LlamaForCausalLM(LlamaConfig(**(size if small else full)))
+
+
+MODELS = {
+    m.name: m
+    for m in (
+        Model("bert_base", 32, 512, _bert, over_eager=1.15),
+        Model("gpt2", 16, 1024, _gpt2),
+        Model("llama_8x2048", 4, 2048, _llama),
+    )
+}
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure the models and print what was found; 0 when what was asked of onepass holds."""
+    if options.one:
+        kind, name, contender = options.one.split(":")
+        device = torch.device(options.device or "cuda")
+        subject = _Subject(MODELS[name], device)
+        found = subject.first(contender) if kind == "first" else subject.all(options.rounds or ROUNDS)
+        options.out.write_text(json.dumps(found))
+        return 0
+    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    name = device_name(device)
+    out = options.out or ROOT / "benchmarks" / "results" / slug(name) / "models.jsonl"
+    machine = Machine(name, versions(device), commit())
+    chosen = [m for m in MODELS.values() if not options.cases or m.name in options.cases.split(",")]
+    deadline = time.monotonic() + options.budget
+    rows: list[dict[str, Any]] = []
+    holds = True
+    for model in chosen:
+        if time.monotonic() > deadline:
+            print(f"not measured, out of time: {model.name}")
+            holds = False
+            continue
+        rows += _model_rows(model, device, options, machine)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_lines(out, rows)
+        holds = _print_model(model, [r for r in rows if r["case"] == model.name]) and holds
+    print(f"rows: {out}")
+    return 0 if holds else 1
+
+
+def _model_rows(model: Model, device: torch.device, options: argparse.Namespace, machine: Machine) -> list[dict[str, Any]]:
+    whole = _process(f"all:{model.name}:", device, options.rounds)
+    batch, length = model.size(device.type == "cpu")
+    rows = []
+    for name in CONTENDERS:
+        found = whole.get(name, {"fault": whole.get("fault", "no result")})
+        first = _process(f"first:{model.name}:{name}", device, None) if name in COMPILED else {}
+        spread = Spread.of(found["us"]) if "us" in found else None
+        rows.append({
+            "case": model.name, "direction": "forward", "dtype": "bf16", "rows": batch, "cols": length,
+            "contender": name,
+            "median_us": round(spread.median, 1) if spread else None,
+            "iqr_us": round(spread.iqr, 1) if spread else None,
+            "first_s": first.get("first_s"),
+            "peak_bytes": found.get("peak_bytes"),
+            "error": found.get("error"),
+            "where_us": found.get("where_us"),
+            "launches": found.get("launches"),
+            "fault": found.get("fault") or first.get("fault"),
+            "protocol": "steps in turn, host's share included",
+            "device": machine.device, "versions": machine.versions, "commit": machine.commit,
+            "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        })
+    return rows
+
+
+def _process(one: str, device: torch.device, rounds: int | None) -> dict[str, Any]:
+    """Run one measurement in a fresh process with empty caches; its result, or its fault."""
+    with tempfile.TemporaryDirectory(prefix="onepass-bench-") as folder:
+        caches = {name: f"{folder}/{name}" for name in
+                  ("ONEPASS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
+        out = Path(folder) / "out.json"
+        command = [sys.executable, str(Path(__file__).parent / "run.py"), "--suite", "models", "--one", one,
+                   "--out", str(out), "--device", str(device), *(["--rounds", str(rounds)] if rounds else [])]
+        try:
+            done = subprocess.run(command, env={**os.environ, **caches}, timeout=PROCESS_S, check=False,
+                                  stderr=subprocess.PIPE, text=True)
+        except subprocess.TimeoutExpired:
+            return {"fault": f"not done after {PROCESS_S} s"}
+        if out.exists():
+            return json.loads(out.read_text())  # type: ignore[no-any-return]
+        return {"fault": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+
+
+class _Subject:
+    """One model in this process."""
+
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self.device = device
+        small = device.type == "cpu"
+        if small:
+            keep_allocator_warm()
+        torch.manual_seed(0)
+        self.model = model.build(small).to(device=device, dtype=torch.bfloat16).eval()
+        vocabulary = self.model.config.vocab_size
+        self.ids = torch.randint(0, vocabulary, model.size(small), device=device)
+
+    def run(self, model: torch.nn.Module) -> torch.Tensor:
+        with torch.no_grad():
+            return next(iter(model(input_ids=self.ids, use_cache=False).values())) if _cached(model) else (
+                next(iter(model(input_ids=self.ids).values())))
+
+    def compiled(self, name: str) -> tuple[torch.nn.Module, Any]:
+        """The model under one contender, and onepass's back end, which knows its kernels."""
+        if name == "eager":
+            return self.model, None
+        if name == "onepass":
+            from onepass.capture.backend import Backend
+
+            backend = Backend()
+            return torch.compile(self.model, backend=backend), backend
+        return torch.compile(self.model, backend=name), None
+
+    def first(self, name: str) -> dict[str, Any]:
+        """Seconds from asking for a compiled model to its first result; eager has run before."""
+        self.run(self.model)
+        self.synchronize()
+        start = time.perf_counter()
+        self.run(self.compiled(name)[0])
+        self.synchronize()
+        return {"first_s": round(time.perf_counter() - start, 2)}
+
+    def all(self, rounds: int) -> dict[str, Any]:
+        """Every contender in turn; then for each its memory, its error and where its time goes."""
+        found: dict[str, Any] = {}
+        models: dict[str, tuple[torch.nn.Module, Any]] = {}
+        for name in CONTENDERS:
+            try:
+                models[name] = self.compiled(name)
+                for _ in range(2):
+                    self.run(models[name][0])
+            except Exception as e:  # noqa: BLE001  (one contender's failure must not lose the others' figures)
+                found[name] = {"fault": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e) else ''}"}
+                models.pop(name, None)
+        seconds = interleaved({n: _step(self, m) for n, (m, _) in models.items()}, rounds, self.device)
+        for name, (model, backend) in models.items():
+            us = [s * 1e6 for s in seconds[name]]
+            where, launches = _where(_step(self, model), Spread.of(us).median, self.device, _kernel_names(backend))
+            found[name] = {"us": us, "peak_bytes": self.peak(model), "where_us": where, "launches": launches}
+        self.errors(models, found)
+        return found
+
+    def peak(self, model: torch.nn.Module) -> int | None:
+        """Bytes allocated at most during a step, weights included."""
+        if self.device.type != "cuda":
+            return None
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        self.run(model)
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+
+    def errors(self, models: Mapping[str, tuple[torch.nn.Module, Any]], found: dict[str, Any]) -> None:
+        """Distance from float64, relative, of each contender's result."""
+        exact = self.run(copy.deepcopy(self.model).double()).cpu()
+        for name, (model, _) in models.items():
+            result = self.run(model).cpu().double()
+            error = ((result - exact).norm() / exact.norm()).item()
+            found[name]["error"] = error if error == error else float("inf")
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _cached(model: torch.nn.Module) -> bool:
+    return bool(getattr(model.config, "use_cache", False)) and model.config.model_type != "bert"
+
+
+def _step(subject: _Subject, model: torch.nn.Module) -> Callable[[], Any]:
+    return lambda: subject.run(model)
+
+
+def _kernel_names(backend: Any) -> frozenset[str]:
+    compiled = getattr(backend, "compiled", ())
+    return frozenset(k.source.name for c in compiled for k in c.plan.kernels)
+
+
+# Kernels by what they do; the first that matches counts. Names of cuBLAS, CUTLASS, cuDNN, FlashAttention, Triton.
+_KINDS = (
+    ("attention", re.compile(r"flash|fmha|sdpa|attention|attn", re.IGNORECASE)),
+    ("matmul", re.compile(r"gemm|gemv|cutlass|xmma|nvjet|cublas|splitk|addmm|::mm|::bmm|linear", re.IGNORECASE)),
+    ("triton", re.compile(r"^triton_")),
+    ("copies", re.compile(r"^Mem(cpy|set)")),
+)
+
+
+def _where(step: Callable[[], Any], step_us: float, device: torch.device, onepass: frozenset[str],
+           steps: int = 3) -> tuple[dict[str, float], dict[str, float]]:
+    """Microseconds and launches of a step by kind of work; the gaps are what the step takes beyond its kernels."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiler:
+        for _ in range(steps):
+            step()
+        if cuda:
+            torch.cuda.synchronize()
+    where: dict[str, float] = {}
+    launches: dict[str, float] = {}
+    for e in profiler.events():
+        if cuda and e.device_type is not DeviceType.CUDA:
+            continue
+        us = e.self_device_time_total if cuda else e.self_cpu_time_total
+        kind = _kind(e.name, onepass)
+        where[kind] = where.get(kind, 0.0) + us / steps
+        launches[kind] = launches.get(kind, 0.0) + 1 / steps
+    # On a CPU onepass's kernels are not seen by the profiler: they are in the gaps.
+    where["gaps"] = max(0.0, step_us - sum(where.values()))
+    return {k: round(v, 1) for k, v in where.items()}, {k: round(v, 1) for k, v in launches.items()}
+
+
+def _kind(name: str, onepass: frozenset[str]) -> str:
+    if name in onepass:
+        return "onepass"
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other ATen")
+
+
+def _print_model(model: Model, rows: Sequence[Mapping[str, Any]]) -> bool:
+    by = {r["contender"]: r for r in rows}
+    kinds = list(dict.fromkeys(k for r in rows for k in (r["where_us"] or {})))
+    print(f"\n{model.name} b{rows[0]['rows']} s{rows[0]['cols']} bf16: ms a step, first result, peak, error, "
+          "and where a step's time is (ms)")
+    print("  ".join([f"{'':10}", f"{'step':>8} {'± IQR/2':>7}", f"{'first s':>7}", f"{'GiB':>6}", f"{'error':>8}",
+                     *(f"{k:>10}" for k in kinds)]))
+    for name, r in by.items():
+        if r["median_us"] is None:
+            print(f"{name:10}  {r['fault']}")
+            continue
+        cells = [f"{name:10}", f"{r['median_us'] / 1e3:8.2f} {r['iqr_us'] / 2e3:7.2f}"]
+        cells.append(f"{r['first_s']:7.1f}" if r["first_s"] is not None else " " * 7)
+        cells.append(f"{r['peak_bytes'] / 2**30:6.2f}" if r["peak_bytes"] is not None else " " * 6)
+        cells.append(f"{r['error']:8.1e}")
+        cells += [f"{r['where_us'].get(k, 0.0) / 1e3:10.2f}" for k in kinds]
+        print("  ".join(cells) + (f"  ({r['fault']})" if r["fault"] else ""), flush=True)
+    return _verdict(model, by)
+
+
+def _verdict(model: Model, by: Mapping[str, Mapping[str, Any]]) -> bool:
+    own, eager = by["onepass"], by["eager"]
+    if own["median_us"] is None or eager["median_us"] is None:
+        print("no verdict: a figure is missing")
+        return False
+    asked = [("× eager", eager["median_us"] / own["median_us"], model.over_eager, True)]
+    if own["first_s"] and by["aot_eager"]["first_s"]:
+        asked.append(("× aot_eager's time to the first result", own["first_s"] / by["aot_eager"]["first_s"], 1.5, False))
+    if own["peak_bytes"] and eager["peak_bytes"]:
+        asked.append(("× eager's peak memory", own["peak_bytes"] / eager["peak_bytes"], 1.0, False))
+    asked.append(("× eager's error", own["error"] / max(eager["error"], 1e-12), 1.2, False))
+    if by["inductor"]["median_us"]:
+        print(f"onepass is {by['inductor']['median_us'] / own['median_us']:.2f} × Inductor")
+    good = True
+    for what, found, limit, least in asked:
+        holds = found >= limit if least else found <= limit
+        good = good and holds
+        print(f"onepass {found:.3f} {what}: asked {'≥' if least else '≤'} {limit}{'' if holds else '  NOT MET'}")
+    return good

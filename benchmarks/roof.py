@@ -1,0 +1,188 @@
+"""The measured roof: fixed stream kernels with a case's numbers of read and write streams, the best of which counts.
+
+They do nothing but move memory: every read stream is combined (xor on CUDA, + on the CPU) and every write stream
+gets the result. They are small on purpose, and a change to them changes every figure that refers to them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from cases import Point
+from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.runtime.cache import open_cache
+from onepass.runtime.launch_cpu import CpuKernel, load_kernel
+from onepass.runtime.launch_cuda import CudaKernel
+from onepass.runtime.nvrtc import compile_cubin
+from onepass.runtime.timer import Call
+from torch import Tensor
+
+# The best on an H200 (2026-11-30) of 3 kinds of load × 3 of store × 4 block sizes × 1, 2, 4 vectors a thread, with and
+# without a barrier between loads and stores: 4260 GB/s for 1 read and 1 write, 4371 for 2 and 1, 4236 for 2 and 2.
+# Loads that do not stay in L1, one 16-byte vector a thread; the best block size differs from mix to mix.
+CUDA_STORES = ("st.global.cs", "st.global.L1::no_allocate")
+CUDA_THREADS = (128, 256, 1024)
+
+# Stores past the caches win for tensors beyond the last cache, plain ones below.
+CPU_STORES = ("stream", "store")
+# Floats of each stream in one piece of work: 64 KiB, so that threads share evenly and a piece is long for its start.
+CPU_PIECE = 16384
+
+_CUDA = r"""
+struct alignas(16) quad { unsigned x, y, z, w; };
+static __device__ __forceinline__ quad load(const quad* p) {
+  quad r;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%%0, %%1, %%2, %%3}, [%%4];"
+      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  return r;
+}
+static __device__ __forceinline__ void store(quad* p, quad v) {
+  asm volatile("%(store)s.v4.u32 [%%0], {%%1, %%2, %%3, %%4};"
+               :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+struct Args { const quad* in[%(reads)d]; quad* out[%(writes)d]; long long n; };
+extern "C" __global__ void __launch_bounds__(%(threads)d) roof(const __grid_constant__ Args a) {
+  const long long i = (long long)blockIdx.x * %(threads)d + threadIdx.x;
+  if (i >= a.n) return;
+  quad v[%(reads)d];
+#pragma unroll
+  for (int j = 0; j < %(reads)d; ++j) v[j] = load(a.in[j] + i);
+  quad s = v[0];
+#pragma unroll
+  for (int j = 1; j < %(reads)d; ++j) { s.x ^= v[j].x; s.y ^= v[j].y; s.z ^= v[j].z; s.w ^= v[j].w; }
+#pragma unroll
+  for (int j = 0; j < %(writes)d; ++j) store(a.out[j] + i, s);
+}
+"""
+
+_CPU = """
+struct Args { const float* in[%(reads)d]; float* out[%(writes)d]; i64 n; };
+extern "C" void roof(const Args* a, i64 begin, i64 end, void*) {
+  const i64 last = end * %(piece)d < a->n ? end * %(piece)d : a->n;
+  i64 i = begin * %(piece)d;
+  for (; i + 64 <= last; i += 64)
+    for (int k = 0; k < 64; k += 16) {
+      vf s = load(a->in[0] + i + k);
+      for (int j = 1; j < %(reads)d; ++j) s = s + load(a->in[j] + i + k);
+      for (int j = 0; j < %(writes)d; ++j) %(store)s(a->out[j] + i + k, s);
+    }
+  for (; i < last; ++i) {
+    float s = a->in[0][i];
+    for (int j = 1; j < %(reads)d; ++j) s += a->in[j][i];
+    for (int j = 0; j < %(writes)d; ++j) a->out[j][i] = s;
+  }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Roof:
+    """One stream kernel on its own buffers of a point's sizes. ``bytes`` is what a call moves."""
+
+    name: str
+    call: Call
+    bytes: int
+    check: Callable[[], str]
+
+
+def roofs(point: Point, device: torch.device, sets: int) -> list[Roof]:
+    """The stream kernels of a point's mix, on random buffers: `sets` of the inputs."""
+    make = _cuda if device.type == "cuda" else _cpu
+    return make(point, device, sets)
+
+
+def _cuda(point: Point, device: torch.device, sets: int) -> list[Roof]:
+    streams = _Streams(point, device, sets, torch.int32)
+    vectors = streams.numel // 4
+    found = []
+    for threads in CUDA_THREADS:
+        for store in CUDA_STORES:
+            kernel = cuda_kernel(point.case.reads, point.case.writes, threads, store, _arch(device))
+            blocks = -(-vectors // threads)
+            index = device.index or 0
+
+            def call(i: int, kernel: CudaKernel = kernel, blocks: int = blocks) -> Any:
+                kernel(blocks, index, (*streams.addresses(i), vectors))
+                return streams.outputs
+
+            found.append(Roof(f"{store} × {threads}", call, streams.bytes, streams.checker(call)))
+    return found
+
+
+def _cpu(point: Point, device: torch.device, sets: int) -> list[Roof]:
+    streams = _Streams(point, device, sets, torch.float32)
+    pieces = -(-streams.numel // CPU_PIECE)
+    piece_bytes = 4 * CPU_PIECE * (point.case.reads + point.case.writes)
+    pack = struct.Struct(f"{point.case.reads + point.case.writes + 1}q").pack
+    found = []
+    for store in CPU_STORES:
+        kernel = cpu_kernel(point.case.reads, point.case.writes, store)
+
+        def call(i: int, kernel: CpuKernel = kernel) -> Any:
+            kernel(pack(*streams.addresses(i), streams.numel), pieces, piece_bytes)
+            return streams.outputs
+
+        found.append(Roof(store, call, streams.bytes, streams.checker(call)))
+    return found
+
+
+@cache
+def cuda_kernel(reads: int, writes: int, threads: int, store: str, arch: str) -> CudaKernel:
+    """The stream kernel of one mix, block size and kind of store, loaded."""
+    text = cuda_text(reads, writes, threads, store)
+    return CudaKernel(compile_cubin(text, "roof", arch).code, "roof", threads, reads + writes + 1)
+
+
+def cuda_text(reads: int, writes: int, threads: int, store: str) -> str:
+    return _CUDA % {"reads": reads, "writes": writes, "threads": threads, "store": store}
+
+
+@cache
+def cpu_kernel(reads: int, writes: int, store: str) -> CpuKernel:
+    """The same for the CPU, compiled by the host's compiler and run over PyTorch's threads."""
+    text = _CPU % {"reads": reads, "writes": writes, "store": store, "piece": CPU_PIECE}
+    return load_kernel(cpu_prelude() + text, "roof", cache=open_cache())[0]
+
+
+def _arch(device: torch.device) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+class _Streams:
+    """Buffers of a point's sizes: `sets` of random inputs, one of outputs."""
+
+    def __init__(self, point: Point, device: torch.device, sets: int, dtype: torch.dtype) -> None:
+        self.numel = max(4, point.tensor_bytes // 4 // 4 * 4)
+        self.bytes = (point.case.reads + point.case.writes) * self.numel * 4
+        generator = torch.Generator(device).manual_seed(1)
+        random = [[torch.randn(self.numel, device=device, generator=generator) for _ in range(point.case.reads)]
+                  for _ in range(sets)]
+        self.inputs = [[t.view(dtype) for t in one] for one in random]
+        self.outputs = [torch.empty_like(self.inputs[0][0]) for _ in range(point.case.writes)]
+        self.pointers = [tuple(t.data_ptr() for t in (*one, *self.outputs)) for one in self.inputs]
+
+    def addresses(self, index: int) -> tuple[int, ...]:
+        return self.pointers[index]
+
+    def checker(self, call: Call) -> Callable[[], str]:
+        def check() -> str:
+            for out in self.outputs:
+                out.view(torch.float32).fill_(torch.nan)
+            call(0)
+            want = self.combined()
+            wrong = [out for out in self.outputs if not torch.equal(out, want)]
+            return "a stream kernel wrote something else than its inputs combined" if wrong else ""
+
+        return check
+
+    def combined(self) -> Tensor:
+        total = self.inputs[0][0].clone()
+        for tensor in self.inputs[0][1:]:
+            total = total ^ tensor if total.dtype is torch.int32 else total + tensor
+        return total

@@ -1,0 +1,194 @@
+"""Measure a suite on this machine: python3 benchmarks/run.py --suite cpu-forward. See README.md beside this file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from cases import Point, Suite, suites
+from measure import ROOF, Measured, forget, measure, warm
+from onepass.runtime.timer import keep_allocator_warm
+from record import ROOT, Machine, merge, rows_of, slug, write_lines
+from rules import verdicts, voids
+
+# A machine that is lent for ten minutes a command must have answered by then.
+BUDGET_S = 450.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.suite == "models":
+        from models import main as models
+
+        return models(options)
+    suite = _chosen(suites()[options.suite], options)
+    device = torch.device(options.device or suite.device)
+    _prepare(device)
+    if options.warm:
+        part, parts = map(int, options.warm.split("/"))
+        for point in suite.points[part::parts]:
+            warm(point, suite.contenders, device)
+        return 0
+    start = time.monotonic()
+    workers = options.workers if options.workers is not None else _workers(device)
+    if workers:
+        _warm_all(options.suite, workers, sys.argv[1:] if arguments is None else list(arguments))
+        print(f"compiled ahead by {workers} processes in {time.monotonic() - start:.0f} s", flush=True)
+    run = Run(suite, device, options.out, start + options.budget)
+    run.all()
+    return run.report()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=__doc__)
+    parser.add_argument("--suite", default=_default_suite(), choices=[*suites(), "models"])
+    parser.add_argument("--out", type=Path, help="a .jsonl file (default: benchmarks/results/DEVICE/SUITE.jsonl)")
+    parser.add_argument("--device", help="cpu or cuda, in place of the suite's")
+    parser.add_argument("--cases", help="only these, separated by commas (of models: their names)")
+    parser.add_argument("--dtypes", help="only these")
+    parser.add_argument("--cols", help="only these")
+    parser.add_argument("--contenders", help="only these")
+    parser.add_argument("--rounds", type=int, help="samples of each contender")
+    parser.add_argument("--rows", type=int, help="this many rows, in place of the suite's")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="start no point after this many seconds")
+    parser.add_argument("--workers", type=int, help="processes that compile ahead (a GPU: up to 12, a CPU: none)")
+    parser.add_argument("--warm", help=argparse.SUPPRESS)  # PART/PARTS: compile this share of the points and end
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # of models: one measurement in a process of its own
+    return parser
+
+
+def _default_suite() -> str:
+    return "h200-forward" if torch.cuda.is_available() else "cpu-forward"
+
+
+def _chosen(suite: Suite, options: argparse.Namespace) -> Suite:
+    def wanted(point: Point) -> bool:
+        return (
+            (not options.cases or point.case.name in options.cases.split(","))
+            and (not options.dtypes or point.dtype in options.dtypes.split(","))
+            and (not options.cols or str(point.cols) in options.cols.split(","))
+        )
+
+    points = [replace(p, rows=options.rows) if options.rows else p for p in suite.points if wanted(p)]
+    contenders = tuple(options.contenders.split(",")) if options.contenders else suite.contenders
+    return replace(suite, points=tuple(points), contenders=contenders, rounds=options.rounds or suite.rounds)
+
+
+def _prepare(device: torch.device) -> None:
+    import torch._inductor.config
+
+    # Tuned by each process itself: what processes that compile ahead side by side measure is of no use.
+    torch._inductor.config.autotune_local_cache = False
+    if device.type == "cpu" and not keep_allocator_warm():
+        print("the allocator can't be kept warm here: figures hold page faults", flush=True)
+
+
+def _workers(device: torch.device) -> int:
+    return min(12, (os.cpu_count() or 1) - 2) if device.type == "cuda" else 0
+
+
+def _warm_all(suite: str, workers: int, arguments: list[str]) -> None:
+    script = [sys.executable, str(Path(__file__).resolve()), *arguments, "--suite", suite]
+    # One compiler thread each: the processes are the parallelism.
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    running = [
+        subprocess.Popen([*script, "--warm", f"{k}/{workers}"], env=environment, stdout=subprocess.DEVNULL)
+        for k in range(workers)
+    ]
+    for process in running:
+        process.wait()
+
+
+class Run:
+    """A suite on a device: rows are written as they come, and again those of a second try."""
+
+    def __init__(self, suite: Suite, device: torch.device, out: Path | None, deadline: float) -> None:
+        self.suite, self.device, self.deadline = suite, device, deadline
+        self.machine = Machine.here(device)
+        default = ROOT / "benchmarks" / "results" / slug(self.machine.device) / f"{suite.name}.jsonl"
+        self.out = out or default
+        self.good: dict[Point, Measured] = {}
+        self.void: dict[Point, dict[str, str]] = {}
+        self.samples: dict[Point, dict[str, object]] = {}
+
+    def all(self) -> None:
+        print(f"{self.suite.name} on {self.machine.device}, {len(self.suite.points)} points", flush=True)
+        for point in self._in_time(self.suite.points):
+            self.one(point)
+        again = [p for p in self.suite.points if self.void.get(p)]
+        if again:
+            _drop_tuned_kernels()
+        for point in self._in_time(again):
+            self.one(point)
+
+    def _in_time(self, points: Sequence[Point]) -> Iterator[Point]:
+        for point in points:
+            if time.monotonic() > self.deadline:
+                return
+            yield point
+
+    def one(self, point: Point) -> None:
+        found = measure(point, self.suite.protocol, self.suite.rounds, self.suite.contenders, self.device)
+        forget()
+        self.void[point] = voids(found, self.machine.device)
+        self.good[point] = replace(found, us={k: v for k, v in found.us.items() if k not in self.void[point]})
+        self.samples[point] = {"point": str(point), "protocol": found.protocol, "sets": found.sets,
+                               "roof_kernel": found.roof_kernel, "us": found.us,
+                               "absent": found.absent, "faults": found.faults, "void": self.void[point]}
+        rows = rows_of(found, self.machine)
+        merge(self.out, [row for row in rows if row.contender not in self.void[point]])
+        write_lines(self.out.with_suffix(".samples.jsonl"), self.samples.values())
+        print(_line(found, self.void[point]), flush=True)
+
+    def report(self) -> int:
+        """Print what was asked and what was found; 0 when all was measured and holds, else 1."""
+        missing = [p for p in self.suite.points if p not in self.good]
+        found = verdicts(list(self.good.values()))
+        failed = [v for v in found if not v.holds]
+        reasons: dict[str, list[str]] = {}
+        for point, entry in self.samples.items():
+            for kind in ("absent", "faults", "void"):
+                for name, why in entry[kind].items():  # type: ignore[attr-defined]
+                    reasons.setdefault(f"{kind}: {name}: {why}", []).append(str(point))
+        print()
+        for reason, points in reasons.items():
+            print(f"{reason} [{points[0]}{f' and {len(points) - 1} more' if len(points) > 1 else ''}]")
+        for point in missing:
+            print(f"not measured, out of time: {point}")
+        print(f"\n{self.suite.acceptance}: {len(found) - len(failed)} of {len(found)} hold")
+        for verdict in failed:
+            print(f"  {verdict}")
+        print(f"rows: {self.out}")
+        return 1 if failed or missing or any(self.void.values()) else 0
+
+
+def _drop_tuned_kernels() -> None:
+    """So that Inductor tunes again: a disturbed first tuning must not hold for the second try."""
+    from torch._inductor.codecache import PyCodeCache
+
+    PyCodeCache.cache_clear()
+
+
+def _line(m: Measured, void: dict[str, str]) -> str:
+    """One point: the roof, then each contender's GB/s and share of the roof."""
+    parts = [f"{m.point.case.name:25} {m.point.dtype} {m.point.rows:8} × {m.point.cols:<6}"]
+    parts.append(f"roof {m.roof_gbps:7.1f}")
+    for name in m.us:
+        if name != ROOF:
+            mark = "!" if name in void else " "
+            spread = m.spread(name)
+            parts.append(f"{name} {m.gbps(name):7.1f} ({m.gbps(name) / m.roof_gbps:.2f}, "
+                         f"{spread.median:.1f} ± {spread.iqr / 2:.1f} µs){mark}")
+    parts += [f"{name} wrong: {why}" for name, why in m.faults.items()]
+    return "  ".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

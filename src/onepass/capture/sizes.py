@@ -1,0 +1,26 @@
+"""Sizes of a captured graph as polynomials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from onepass.ir.symbol import Size, product
+from onepass.ir.symbol import name as named
+
+
+def size(value: Any) -> Size:
+    """A size as an int or a polynomial in the graph's sizes; what is no polynomial becomes a name of its own."""
+    return _polynomial(value.node.expr) if isinstance(value, torch.SymInt) else int(value)
+
+
+def _polynomial(expression: Any) -> Size:
+    if expression.is_Integer:
+        return int(expression)
+    if expression.is_Add or expression.is_Mul:
+        parts = [_polynomial(a) for a in expression.args]
+        return product(parts) if expression.is_Mul else sum(parts[1:], start=parts[0])
+    if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
+        return product([_polynomial(expression.base)] * int(expression.exp))
+    return named(str(expression))

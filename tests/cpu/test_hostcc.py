@@ -1,0 +1,90 @@
+"""The host compiler: found or missed, refusing a source, compiling through the cache."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+import pytest
+
+from onepass.errors import CompileError, LoadError, NoCompiler
+from onepass.runtime import hostcc
+from onepass.runtime.cache import DiskCache
+from onepass.runtime.launch_cpu import load_kernel
+
+ADD = 'extern "C" int add(int a, int b) { return a + b; }\n'
+
+
+def test_a_source_becomes_a_function(tmp_path: Path) -> None:
+    hostcc.compile_shared(ADD, tmp_path / "add.so", name="add")
+    assert ctypes.CDLL(str(tmp_path / "add.so")).add(2, 3) == 5
+
+
+def test_a_refused_source_shows_numbered_lines_and_the_message(tmp_path: Path) -> None:
+    source = "int a;\n" * 40 + "int b = nonsense;\n" + "int c;\n" * 40
+    source = source.replace("int a;\n", "extern int a;\n").replace("int c;\n", "extern int c;\n")
+    with pytest.raises(CompileError) as caught:
+        hostcc.compile_shared(source, tmp_path / "x.so", name="broken")
+    error, text = caught.value, str(caught.value)
+    assert error.lines == (41,)
+    assert error.source == source
+    assert ">   41 | int b = nonsense;" in text
+    assert "nonsense" in error.message
+    assert "-fno-math-errno" in error.command
+    assert text.count(" | ") < 20
+
+
+def test_without_a_compiler_the_error_names_what_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("CXX", "c++-from-nowhere")
+    monkeypatch.setenv("ONEPASS_CXX", "another")
+    with pytest.raises(NoCompiler) as caught:
+        hostcc.find_compiler()
+    assert caught.value.looked_for == ("another", "c++-from-nowhere", "g++", "clang++")
+    assert "apt-get install g++" in str(caught.value)
+
+
+def test_the_named_compiler_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = tmp_path / "mine"
+    named.symlink_to(hostcc.find_compiler().path)
+    monkeypatch.setenv("ONEPASS_CXX", str(named))
+    assert hostcc.find_compiler().path == str(named)
+
+
+def test_the_cache_knows_another_compiler_and_other_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    compiler = hostcc.find_compiler().path
+    first = hostcc.compile_cached(ADD, name="add", cache=cache, metadata={"note": 1})
+    assert hostcc.compile_cached(ADD, name="add", cache=cache).hit
+    assert first.metadata["note"] == 1
+    wrapper = tmp_path / "cxx"
+    wrapper.write_text(f'#!/bin/sh\nexec {compiler} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    assert not hostcc.compile_cached(ADD, name="add", cache=cache).hit
+    os.utime(wrapper, ns=(1, 1))  # the same name, another program
+    assert not hostcc.compile_cached(ADD, name="add", cache=cache).hit
+    monkeypatch.setenv("ONEPASS_CXX_FLAGS", "-DX=1")
+    assert not hostcc.compile_cached(ADD, name="add", cache=cache).hit
+
+
+def test_a_missing_function_is_a_load_error(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="subtract"):
+        load_kernel(ADD, "subtract", cache=DiskCache(tmp_path))
+
+
+def test_contraction_is_off_and_nan_is_kept(tmp_path: Path) -> None:
+    source = (
+        'extern "C" float f(float x) { float p = x * x; return p - x * x; }\n'
+        'extern "C" int is_nan(float x) { return x != x; }\n'
+    )
+    hostcc.compile_shared(source, tmp_path / "f.so", name="f")
+    library = ctypes.CDLL(str(tmp_path / "f.so"))
+    library.f.argtypes, library.f.restype = (ctypes.c_float,), ctypes.c_float
+    library.is_nan.argtypes = (ctypes.c_float,)
+    assert library.f(1.1) == 0.0
+    assert library.is_nan(library.f(3e38)) == 1  # inf - inf, as each operation rounded gives
+    assert library.is_nan(float("nan")) == 1
