@@ -71,7 +71,7 @@ def run_on_cpu(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
     """Every graph's outputs, by generated kernels in torch's own memory that held NaN before."""
     sources = _distinct(k.source for c in cases for k in c.plan.kernels)
     kernels = dict(zip((s.text for s in sources), _pieces(_cpu_unit, sources), strict=True))
-    with mock.patch.object(launch, "cpu_kernel", lambda source: kernels[source.text].run):
+    with mock.patch.object(launch, "cpu_kernel", lambda source: kernels[source.text]):
         return [_run(c) for c in cases]
 
 

@@ -76,8 +76,7 @@ class _Lowering:
         """Where a node's value differs, and the phase it is known in."""
         if isinstance(node, (Load, Iota)):
             strides = self.layout.accesses[node.name]
-            window = isinstance(node, Load) and node.window is not None
-            self.wide[node.name] = node.level == "full" and (strides.reduced != 0 or window)
+            self.wide[node.name] = node.level == "full" and strides.reduced != 0
             self.phase[node.name] = max((self.phase[o] for o in operands(node)), default=0)
         elif isinstance(node, Reduce):
             self.wide[node.name] = False
@@ -93,6 +92,8 @@ class _Lowering:
         for node in self.cluster.nodes:
             if isinstance(node, Iota) and self.inside:
                 return "space_mismatch: an index computed inside a reduction with an inner dimension"
+            if isinstance(node, Select) and not self.along(node):
+                return "space_mismatch: a concatenation along another dimension than the columns"
             if not isinstance(node, Load):
                 continue
             access = self.access(f"x{len(self.accesses)}", node.tensor, self.layout.accesses[node.name])
@@ -103,11 +104,16 @@ class _Lowering:
                 if step is None:
                     return "space_mismatch: no address for the table"
                 access = replace(access, index=self.short[node.index], table=(node.table[0], step))
-            self.accesses[node.name] = replace(access, window=node.window)
+            # A load that stands still while the columns pass is inside its tensor at every column.
+            self.accesses[node.name] = replace(access, window=node.window if self.wide[node.name] else None)
         for i, store in enumerate(self.cluster.stores):
-            key = f"store:{store.tensor}"
+            key = f"store:{i}"
             self.accesses[key] = self.access(f"y{i}", store.tensor, self.layout.accesses[key])
         return ""
+
+    def along(self, node: Select) -> bool:
+        """Whether a choice is between columns of the kernel's row."""
+        return node.level == "full" and not self.inside and node.bounds[-1] == self.layout.reduced
 
     def access(self, name: str, tensor: str, strides: Strides) -> Access:
         step = strides.inner if self.inside else strides.reduced
@@ -138,7 +144,7 @@ class _Lowering:
     def goals(self, p: int) -> tuple[list[Reduce], list[tuple[str, str]]]:
         """What the column loop of a phase is for: reductions, and (store, value)."""
         reductions = [n for n in self.cluster.nodes if isinstance(n, Reduce) and self.phase[n.name] == p + 1]
-        stores = [(f"store:{s.tensor}", s.value) for s in self.cluster.stores
+        stores = [(f"store:{i}", s.value) for i, s in enumerate(self.cluster.stores)
                   if s.level == "full" and self.phase[s.value] == p]
         return reductions, stores
 
@@ -185,8 +191,8 @@ class _Lowering:
             if ready and node.name not in done:
                 body.append(self.statement(node))
                 done.add(node.name)
-        body.extend(StoreValue(self.accesses[f"store:{s.tensor}"].name, self.short[s.value])
-                    for s in self.cluster.stores if s.level == "row" and self.phase[s.value] == p)
+        body.extend(StoreValue(self.accesses[f"store:{i}"].name, self.short[s.value])
+                    for i, s in enumerate(self.cluster.stores) if s.level == "row" and self.phase[s.value] == p)
         return body
 
     def loop(self, p: int) -> list[Statement]:

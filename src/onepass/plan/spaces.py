@@ -32,7 +32,7 @@ class Strides:
 
 @dataclass(frozen=True)
 class Layout:
-    """A cluster's space as loops. ``accesses`` is keyed by node name, or by ``store:`` and the tensor's name."""
+    """A cluster's space as loops. ``accesses`` is keyed by node name, or by ``store:`` and the store's place."""
 
     outer: tuple[Size, ...]
     reduced: Size
@@ -53,23 +53,21 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
         return _inline(producer, consumer) if not producer.reduces else placed
     space, first, second = placed
     nodes = [_relevel(n, first) for n in producer.nodes]
-    stores = {s.tensor: _restore(s, first) for s in producer.stores}
+    stores = [_restore(s, first) for s in producer.stores]
     renamed: dict[str, str] = {}
     for node in consumer.nodes:
         moved = _relevel(_rename(node, renamed), second)
-        store = stores.get(moved.tensor) if isinstance(moved, Load) else None
-        if store is None:
+        written = _written(stores, moved)
+        if not written:
             nodes.append(moved)
-        elif (value := _direct(store, moved, space)) is not None:
-            renamed[node.name] = value
-        else:
-            grafted = _graft(nodes, store, moved, space)
-            if isinstance(grafted, str):
-                return grafted
-            nodes, renamed[node.name] = grafted
+            continue
+        read = _read(nodes, written, moved, space)
+        if isinstance(read, str):
+            return read
+        nodes, renamed[node.name] = read
     after = [_restore(replace(s, value=renamed.get(s.value, s.value)), second) for s in consumer.stores]
     return tidy(Cluster(
-        f"{producer.name}+{consumer.name}", space, tuple(nodes), (*stores.values(), *after),
+        f"{producer.name}+{consumer.name}", space, tuple(nodes), (*stores, *after),
         (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
     ))
 
@@ -112,6 +110,31 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
     if isinstance(node, Reduce):
         return replace(node, operand=names.get(node.operand, node.operand))
     return replace(node, operands=tuple(names.get(o, o) if isinstance(o, str) else o for o in node.operands))
+
+
+def _written(stores: Iterable[Store], node: Node) -> list[Store]:
+    """The stores behind a load: several where pieces of a concatenation lie in one cluster."""
+    return [s for s in stores if isinstance(node, Load) and s.tensor == node.tensor]
+
+
+def _read(nodes: list[Node], stores: list[Store], load: Node, space: Space) -> tuple[list[Node], str] | Refusal:
+    """What a load of stored values is instead: the value itself, or copies of the nodes behind it."""
+    assert isinstance(load, Load)
+    for store in stores:
+        if (value := _direct(store, load, space)) is not None:
+            return nodes, value
+    return _copied(nodes, stores, load, space)
+
+
+def _copied(nodes: list[Node], stores: list[Store], load: Node, space: Space) -> tuple[list[Node], str] | Refusal:
+    """Copies of the nodes behind a load of stored values."""
+    assert isinstance(load, Load)
+    made: tuple[list[Node], str] | Refusal = ""
+    for store in stores:
+        made = _graft(nodes, store, load, space)
+        if not isinstance(made, str):
+            return made
+    return made
 
 
 def _direct(store: Store, load: Load, space: Space) -> str | None:
@@ -167,15 +190,14 @@ def _equal_walk(a: View, b: View) -> bool:
 def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
     """A producer without reductions computed again where the consumer reads it, through the consumer's addresses."""
     nodes: list[Node] = []
-    stores = {s.tensor: s for s in producer.stores}
     renamed: dict[str, str] = {}
     for node in consumer.nodes:
         node = _rename(node, renamed)
-        store = stores.get(node.tensor) if isinstance(node, Load) else None
-        if store is None or not isinstance(node, Load):
+        written = _written(producer.stores, node)
+        if not written:
             nodes.append(node)
             continue
-        grafted = _graft([*producer.nodes, *nodes], store, node, consumer.space)
+        grafted = _copied([*producer.nodes, *nodes], written, node, consumer.space)
         if isinstance(grafted, str):
             return grafted
         nodes = grafted[0][len(producer.nodes):]
@@ -303,8 +325,8 @@ def _accesses(cluster: Cluster) -> Iterable[tuple[str, Level, View | None]]:
             yield node.name, node.level, _memory(cluster, node)
         elif isinstance(node, Iota):
             yield node.name, node.level, node.view
-    for store in cluster.stores:
-        yield f"store:{store.tensor}", store.level, compose(cluster.tensors[store.tensor].memory, store.view)
+    for i, store in enumerate(cluster.stores):
+        yield f"store:{i}", store.level, compose(cluster.tensors[store.tensor].memory, store.view)
 
 
 def _memory(cluster: Cluster, load: Load) -> View | None:
