@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from onepass import settings
 from onepass.ir.cluster import Cluster, Iota, Load, Map, Node, Reduce, Select, operands
 from onepass.ir.kernel import (
     Access,
@@ -24,6 +25,7 @@ from onepass.ir.kernel import (
     StoreValue,
 )
 from onepass.ir.symbol import Poly
+from onepass.ir.verify import verify_cluster, verify_kernel
 from onepass.ops.table import OPS
 from onepass.plan.spaces import Layout, Refusal, Strides, table_stride
 
@@ -33,8 +35,16 @@ RECOMPUTE_COST = 5
 
 
 def lower(cluster: Cluster, layout: Layout, hold: bool = True) -> Kernel | Refusal:
-    """The kernel of a cluster, or why there is none. Without ``hold`` every phase computes what it needs from loads."""
-    return _Lowering(cluster, layout, hold).run()
+    """The kernel of a cluster, or why there is none. Without ``hold`` every phase computes what it needs from loads.
+
+    Raises: with the setting ONEPASS_VERIFY, BadCluster where the cluster or the kernel breaks a rule.
+    """
+    made = _Lowering(cluster, layout, hold).run()
+    if settings.VERIFY.read():
+        verify_cluster(cluster)
+        if isinstance(made, Kernel):
+            verify_kernel(made)
+    return made
 
 
 @dataclass
