@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from cases import EPS, Case, Inputs
 from onepass.runtime.timer import Call
-from torch import Tensor
 
 Function = Callable[..., Any]
 
@@ -144,7 +145,7 @@ QUACK: dict[str, Callable[[], Function]] = {
 def _imported(library: str, load: Callable[[], Function]) -> Function:
     try:
         return load()
-    except Exception as e:  # noqa: BLE001  (an import of a GPU library fails in many ways)
+    except Exception as e:
         raise Absent(f"{library} can't be imported: {type(e).__name__}: {e}") from e
 
 

@@ -92,7 +92,9 @@ class Targets:
     attained: float | None = None
     of_peers: float | None = None
     of: Mapping[str, float] = field(default_factory=dict)
-    mean_of: Mapping[str, float] = field(default_factory=dict)  # of the geometric mean over the group's points
+    mean_of: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of the geometric mean over the group's points
 
 
 @dataclass(frozen=True)

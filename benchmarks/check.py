@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from cases import UNIT_ROUNDOFF, Inputs, Point
 from onepass.runtime.timer import Call
-from torch import Tensor
 
 # Rows of one slab of the float64 evaluation: about 2^22 elements, so that its temporaries stay small.
 _SLAB_ELEMENTS = 1 << 22
@@ -39,7 +40,9 @@ class Check:
     def poison(self) -> None:
         """Leave NaN where the next outputs will be: freed blocks of their sizes are used again."""
         shape, device, dtype = (self.point.rows, self.point.cols), self.inputs.device, self.before[0].dtype
-        blocks = [torch.full(shape, torch.nan, device=device, dtype=dtype) for _ in range(self.point.case.writes)]
+        blocks = [
+            torch.full(shape, torch.nan, device=device, dtype=dtype) for _ in range(self.point.case.writes)
+        ]
         del blocks
 
     def result(self, result: Any) -> str:
@@ -82,8 +85,10 @@ class Check:
 
 def _exact(point: Point, arguments: list[Tensor]) -> list[Tensor]:
     large, vectors = arguments[: point.case.reads], arguments[point.case.reads :]
-    exact = [torch.empty(large[0].shape, dtype=torch.float64, device=large[0].device)
-             for _ in range(point.case.writes)]
+    exact = [
+        torch.empty(large[0].shape, dtype=torch.float64, device=large[0].device)
+        for _ in range(point.case.writes)
+    ]
     for rows in _slabs(large[0]):
         result = point.case.function(*(t[rows].double() for t in large), *(v.double() for v in vectors))
         for kept, part in zip(exact, result if isinstance(result, tuple) else (result,), strict=True):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+
 from baselines import Absent, call_of
 from cases import Case, Inputs, Point
 from check import Check
@@ -34,15 +35,16 @@ class Measured:
     def spread(self, contender: str) -> Spread:
         return Spread.of(self.us[contender])
 
-    @property
-    def roof_gbps(self) -> float:
-        return self.roof_bytes / self.spread(ROOF).median / 1e3
+    def bytes_of(self, contender: str) -> int:
+        """The ideal bytes; the roof's own are those it moves, without row vectors."""
+        return self.roof_bytes if contender == ROOF else self.point.ideal_bytes
 
     def gbps(self, contender: str) -> float:
-        """Ideal bytes ÷ median time; the roof moves its own bytes."""
-        if contender == ROOF:
-            return self.roof_gbps
-        return self.point.ideal_bytes / self.spread(contender).median / 1e3
+        return self.bytes_of(contender) / self.spread(contender).median / 1e3
+
+    @property
+    def roof_gbps(self) -> float:
+        return self.gbps(ROOF)
 
     def ratio(self, contender: str, other: str) -> float:
         """How many times faster than another: the median over the pairs of each round."""
@@ -169,8 +171,14 @@ class _Run:
         best = min(self.roofs, key=lambda name: Spread.of(self.us[name]).median)
         good = {name: self.us[name] for name in self.calls if name not in self.faults and name in self.us}
         return Measured(
-            self.point, self.protocol, self.sets, {ROOF: self.us[best], **good},
-            self.roofs[best].bytes, best, self.absent, self.faults,
+            self.point,
+            self.protocol,
+            self.sets,
+            {ROOF: self.us[best], **good},
+            self.roofs[best].bytes,
+            best,
+            self.absent,
+            self.faults,
         )
 
 

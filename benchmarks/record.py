@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from measure import Measured
 
 ROOT = Path(__file__).parents[1]
@@ -80,9 +81,9 @@ def rows_of(measured: Measured, machine: Machine) -> list[Row]:
             contender=name,
             median_us=round(measured.spread(name).median, 3),
             iqr_us=round(measured.spread(name).iqr, 3),
-            ideal_bytes=point.ideal_bytes,
-            gbps=round(measured.gbps(name), 2),
-            roof_gbps=round(measured.roof_gbps, 2),
+            ideal_bytes=measured.bytes_of(name),
+            gbps=_significant(measured.gbps(name)),
+            roof_gbps=_significant(measured.roof_gbps),
             attained=round(measured.gbps(name) / measured.roof_gbps, 4),
             protocol=measured.protocol,
             device=machine.device,
@@ -94,6 +95,10 @@ def rows_of(measured: Measured, machine: Machine) -> list[Row]:
     ]
 
 
+def _significant(x: float) -> float:
+    return float(f"{x:.5g}")
+
+
 def read(path: Path) -> list[Row]:
     """The rows of a file. Raises: ValueError for a line that is no row."""
     found = []
@@ -101,7 +106,9 @@ def read(path: Path) -> list[Row]:
         entry = json.loads(line)
         if tuple(entry) != KEYS:
             odd = sorted(set(entry) ^ set(KEYS))
-            raise ValueError(f"{path}:{number}: not a row of a benchmark ({', '.join(odd) or 'order of keys'})")
+            raise ValueError(
+                f"{path}:{number}: not a row of a benchmark ({', '.join(odd) or 'order of keys'})"
+            )
         found.append(Row(**entry))
     return found
 
@@ -174,13 +181,17 @@ def commit() -> str:
     if named:
         return named
     head = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks/*.py", "benchmarks/*.toml")
+    changed = _git(
+        "status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks/*.py", "benchmarks/*.toml"
+    )
     return f"{head}+" if head and changed else head or "unknown"
 
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+        )
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

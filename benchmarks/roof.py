@@ -13,6 +13,8 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from cases import Point
 from onepass.codegen.cpu_prelude import cpu_prelude
 from onepass.runtime.cache import open_cache
@@ -20,7 +22,6 @@ from onepass.runtime.launch_cpu import CpuKernel, load_kernel
 from onepass.runtime.launch_cuda import CudaKernel
 from onepass.runtime.nvrtc import compile_cubin
 from onepass.runtime.timer import Call
-from torch import Tensor
 
 # The best on an H200 (2026-11-30) of 3 kinds of load × 3 of store × 4 block sizes × 1, 2, 4 vectors a thread, with and
 # without a barrier between loads and stores: 4260 GB/s for 1 read and 1 write, 4371 for 2 and 1, 4236 for 2 and 2.
@@ -99,12 +100,12 @@ def roofs(point: Point, device: torch.device, sets: int) -> list[Roof]:
 def _cuda(point: Point, device: torch.device, sets: int) -> list[Roof]:
     streams = _Streams(point, device, sets, torch.int32)
     vectors = streams.numel // 4
+    index = device.index or 0
     found = []
     for threads in CUDA_THREADS:
         for store in CUDA_STORES:
             kernel = cuda_kernel(point.case.reads, point.case.writes, threads, store, _arch(device))
             blocks = -(-vectors // threads)
-            index = device.index or 0
 
             def call(i: int, kernel: CudaKernel = kernel, blocks: int = blocks) -> Any:
                 kernel(blocks, index, (*streams.addresses(i), vectors))
@@ -124,7 +125,7 @@ def _cpu(point: Point, device: torch.device, sets: int) -> list[Roof]:
         kernel = cpu_kernel(point.case.reads, point.case.writes, store)
 
         def call(i: int, kernel: CpuKernel = kernel) -> Any:
-            kernel(pack(*streams.addresses(i), streams.numel), pieces, piece_bytes)
+            kernel.run(pack(*streams.addresses(i), streams.numel), pieces, piece_bytes, 0)
             return streams.outputs
 
         found.append(Roof(store, call, streams.bytes, streams.checker(call)))
@@ -146,7 +147,7 @@ def cuda_text(reads: int, writes: int, threads: int, store: str) -> str:
 def cpu_kernel(reads: int, writes: int, store: str) -> CpuKernel:
     """The same for the CPU, compiled by the host's compiler and run over PyTorch's threads."""
     text = _CPU % {"reads": reads, "writes": writes, "store": store, "piece": CPU_PIECE}
-    return load_kernel(cpu_prelude() + text, "roof", cache=open_cache())[0]
+    return load_kernel(cpu_prelude() + text, "roof", cache=open_cache())
 
 
 def _arch(device: torch.device) -> str:
@@ -161,8 +162,10 @@ class _Streams:
         self.numel = max(4, point.tensor_bytes // 4 // 4 * 4)
         self.bytes = (point.case.reads + point.case.writes) * self.numel * 4
         generator = torch.Generator(device).manual_seed(1)
-        random = [[torch.randn(self.numel, device=device, generator=generator) for _ in range(point.case.reads)]
-                  for _ in range(sets)]
+        random = [
+            [torch.randn(self.numel, device=device, generator=generator) for _ in range(point.case.reads)]
+            for _ in range(sets)
+        ]
         self.inputs = [[t.view(dtype) for t in one] for one in random]
         self.outputs = [torch.empty_like(self.inputs[0][0]) for _ in range(point.case.writes)]
         self.pointers = [tuple(t.data_ptr() for t in (*one, *self.outputs)) for one in self.inputs]

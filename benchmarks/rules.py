@@ -105,7 +105,9 @@ def _of_point(m: Measured) -> list[Verdict]:
         found.append(Verdict(str(m.point), "share of the roof", targets.attained, attained))
     if targets.of_peers is not None and m.others:
         best = min(m.others, key=lambda name: m.spread(name).median)
-        found.append(Verdict(str(m.point), f"× {best}, the best other", targets.of_peers, m.ratio("onepass", best)))
+        found.append(
+            Verdict(str(m.point), f"× {best}, the best other", targets.of_peers, m.ratio("onepass", best))
+        )
     for other, wanted in targets.of.items():
         if other in m.us:
             found.append(Verdict(str(m.point), f"× {other}", wanted, m.ratio("onepass", other)))

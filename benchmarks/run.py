@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+
 from cases import Point, Suite, suites
 from measure import ROOF, Measured, forget, measure, warm
 from onepass.runtime.timer import keep_allocator_warm
@@ -49,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=__doc__)
     parser.add_argument("--suite", default=_default_suite(), choices=[*suites(), "models"])
-    parser.add_argument("--out", type=Path, help="a .jsonl file (default: benchmarks/results/DEVICE/SUITE.jsonl)")
+    parser.add_argument(
+        "--out", type=Path, help="a .jsonl file (default: benchmarks/results/DEVICE/SUITE.jsonl)"
+    )
     parser.add_argument("--device", help="cpu or cuda, in place of the suite's")
     parser.add_argument("--cases", help="only these, separated by commas (of models: their names)")
     parser.add_argument("--dtypes", help="only these")
@@ -57,9 +60,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--contenders", help="only these")
     parser.add_argument("--rounds", type=int, help="samples of each contender")
     parser.add_argument("--rows", type=int, help="this many rows, in place of the suite's")
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help="start no point after this many seconds")
-    parser.add_argument("--workers", type=int, help="processes that compile ahead (a GPU: up to 12, a CPU: none)")
-    parser.add_argument("--warm", help=argparse.SUPPRESS)  # PART/PARTS: compile this share of the points and end
+    parser.add_argument(
+        "--budget", type=float, default=BUDGET_S, help="start no point after this many seconds"
+    )
+    parser.add_argument(
+        "--workers", type=int, help="processes that compile ahead (a GPU: up to 12, a CPU: none)"
+    )
+    parser.add_argument(
+        "--warm", help=argparse.SUPPRESS
+    )  # PART/PARTS: compile this share of the points and end
     parser.add_argument("--one", help=argparse.SUPPRESS)  # of models: one measurement in a process of its own
     return parser
 
@@ -139,9 +148,16 @@ class Run:
         forget()
         self.void[point] = voids(found, self.machine.device)
         self.good[point] = replace(found, us={k: v for k, v in found.us.items() if k not in self.void[point]})
-        self.samples[point] = {"point": str(point), "protocol": found.protocol, "sets": found.sets,
-                               "roof_kernel": found.roof_kernel, "us": found.us,
-                               "absent": found.absent, "faults": found.faults, "void": self.void[point]}
+        self.samples[point] = {
+            "point": str(point),
+            "protocol": found.protocol,
+            "sets": found.sets,
+            "roof_kernel": found.roof_kernel,
+            "us": found.us,
+            "absent": found.absent,
+            "faults": found.faults,
+            "void": self.void[point],
+        }
         rows = rows_of(found, self.machine)
         merge(self.out, [row for row in rows if row.contender not in self.void[point]])
         write_lines(self.out.with_suffix(".samples.jsonl"), self.samples.values())
@@ -184,8 +200,10 @@ def _line(m: Measured, void: dict[str, str]) -> str:
         if name != ROOF:
             mark = "!" if name in void else " "
             spread = m.spread(name)
-            parts.append(f"{name} {m.gbps(name):7.1f} ({m.gbps(name) / m.roof_gbps:.2f}, "
-                         f"{spread.median:.1f} ± {spread.iqr / 2:.1f} µs){mark}")
+            parts.append(
+                f"{name} {m.gbps(name):7.1f} ({m.gbps(name) / m.roof_gbps:.2f}, "
+                f"{spread.median:.1f} ± {spread.iqr / 2:.1f} µs){mark}"
+            )
     parts += [f"{name} wrong: {why}" for name, why in m.faults.items()]
     return "  ".join(parts)
 

@@ -51,9 +51,7 @@ def same(got: Any, expected: Any) -> None:
         assert got == expected
 
 
-def compiled_like_eager(
-    f: Callable[..., Any], *inputs: Any, kernels: bool = True, **options: Any
-) -> Backend:
+def compiled_like_eager(f: Callable[..., Any], *inputs: Any, kernels: bool = True, **options: Any) -> Backend:
     """Runs f on copies of the inputs in eager and compiled, twice; results and inputs afterwards must agree."""
     backend = Backend()
     compiled = torch.compile(f, backend=backend, **options)
@@ -213,6 +211,11 @@ def test_parameters_that_nothing_differentiates_do_not_stop_compiling() -> None:
 
     with torch.enable_grad():
         assert not compiled_like_eager(f, X).left
+
+
+def test_a_view_of_a_parameter_needs_no_gradient_by_itself() -> None:
+    token = torch.nn.Parameter(torch.randn(1, 33))
+    assert not compiled_like_eager(lambda x: work(x + token.expand(5, 33)), X).left
 
 
 def test_the_same_function_with_and_without_gradients() -> None:
@@ -502,9 +505,11 @@ class Doubling(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = super().__torch_function__(func, types, args, kwargs or {})
-        return super().__torch_function__(func, types, (result, *args[1:]), kwargs or {}) if (
-            func is torch.Tensor.add
-        ) else result
+        return (
+            super().__torch_function__(func, types, (result, *args[1:]), kwargs or {})
+            if (func is torch.Tensor.add)
+            else result
+        )
 
 
 @pytest.mark.parametrize("kind", [Named, Doubling])

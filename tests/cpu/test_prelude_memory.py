@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -99,8 +99,8 @@ class Guarded:
 
 
 @pytest.fixture
-def guarded() -> Iterator[tuple[Guarded, Guarded]]:
-    yield Guarded(), Guarded()
+def guarded() -> tuple[Guarded, Guarded]:
+    return Guarded(), Guarded()
 
 
 def values(dtype: torch.dtype, n: int) -> torch.Tensor:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from harness.oracle import Oracle
 
+from harness.oracle import Oracle
 from onepass.build import Plan
 from onepass.dtypes import from_torch
 from onepass.ir.cluster import Map, Node, Program, Reduce
@@ -25,8 +25,23 @@ FEW_ULP = 4 * ROUNDING  # what the preludes state for functions without a suffix
 HALF = 2e-5  # and for those that end in _h
 # Ops that round nothing.
 EXACT = frozenset(
-    ("copy", "neg", "abs", "relu", "maximum", "minimum", "where", "to_float", "sign", "floor", "ceil", "trunc", "round",
-     "round_bf16", "round_f16")
+    (
+        "copy",
+        "neg",
+        "abs",
+        "relu",
+        "maximum",
+        "minimum",
+        "where",
+        "to_float",
+        "sign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "round_bf16",
+        "round_f16",
+    )
 )
 
 
@@ -49,7 +64,9 @@ class Rounding:
         return x * (1 + by * (2 * torch.rand(x.shape, generator=self.random, dtype=x.dtype) - 1))
 
 
-def unavoidable(oracle: Oracle, program: Program, plan: Plan, dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+def unavoidable(
+    oracle: Oracle, program: Program, plan: Plan, dtypes: Sequence[torch.dtype]
+) -> list[torch.Tensor]:
     """The unit of each output's errors, element by element."""
     exact = oracle.outputs(program)
     moved = [torch.zeros_like(x, dtype=torch.float64) for x in exact]
@@ -66,12 +83,12 @@ def _half_ulp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return torch.ones_like(x, dtype=torch.float64)
     smallest = torch.finfo(dtype).smallest_normal
     # Below the smallest normal number spacing is constant; fp32 results there may be flushed to zero.
-    return row.unit_roundoff * torch.clamp(x.double().abs(), min=smallest) + (smallest if dtype != torch.float16 else 0)
+    return row.unit_roundoff * torch.clamp(x.double().abs(), min=smallest) + (
+        smallest if dtype != torch.float16 else 0
+    )
 
 
-def complaint(
-    found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, unit: torch.Tensor
-) -> str:
+def complaint(found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, unit: torch.Tensor) -> str:
     """Empty when ``found`` is near enough."""
     if (found.dtype, found.shape) != (eager.dtype, eager.shape):
         return f"{found.dtype} {list(found.shape)}, eager {eager.dtype} {list(eager.shape)}"
@@ -86,5 +103,8 @@ def complaint(
     allowed = 2 * theirs + FLOOR
     if bool(ours[at] <= allowed):
         return ""
-    return (f"error {float(ours[at]):.3g} units at element {at} of {list(found.shape)} {found.dtype}, eager's own {theirs:.3g}: "
-            f"{float(found.flatten()[at])} for {float(exact.flatten()[at])}, eager {float(eager.flatten()[at])}")
+    return (
+        f"error {float(ours[at]):.3g} units at element {at} of {list(found.shape)} {found.dtype}, "
+        f"eager's own {theirs:.3g}: "
+        f"{float(found.flatten()[at])} for {float(exact.flatten()[at])}, eager {float(eager.flatten()[at])}"
+    )

@@ -54,7 +54,9 @@ class Input:
         if self.dtype == "bool":
             return torch.rand(tuple(shape), generator=g) < 0.5
         if self.dtype in INTS:
-            return torch.randint(int(self.low), int(self.high), tuple(shape), generator=g).to(getattr(torch, self.dtype))
+            return torch.randint(int(self.low), int(self.high), tuple(shape), generator=g).to(
+                getattr(torch, self.dtype)
+            )
         # A mean away from zero shows lanes that are counted but not masked.
         x = torch.rand(tuple(shape), generator=g, dtype=torch.float64) * (self.high - self.low) + self.low
         return x.to(getattr(torch, self.dtype))
@@ -146,7 +148,9 @@ class Var:
 
     @property
     def kind(self) -> str:
-        return "bool" if self.value.dtype == torch.bool else "float" if self.value.is_floating_point() else "int"
+        return (
+            "bool" if self.value.dtype == torch.bool else "float" if self.value.is_floating_point() else "int"
+        )
 
     @property
     def dtype(self) -> str:
@@ -162,7 +166,9 @@ class Writer:
     inputs: list[Input] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     pool: list[Var] = field(default_factory=list)
-    scopes: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: (scope_of(False), scope_of(True)))
+    scopes: tuple[dict[str, Any], dict[str, Any]] = field(
+        default_factory=lambda: (scope_of(False), scope_of(True))
+    )
 
     # Choices
 
@@ -180,13 +186,26 @@ class Writer:
 
     # Values
 
-    def input(self, shape: Sequence[int], dtype: str | None = None, low: float = -2.0, high: float = 3.0,
-              layout: str | None = None) -> Var:
+    def input(
+        self,
+        shape: Sequence[int],
+        dtype: str | None = None,
+        low: float = -2.0,
+        high: float = 3.0,
+        layout: str | None = None,
+    ) -> Var:
         if layout is None:
             usable = ["contiguous", "contiguous", "permuted", "sliced", "stepped", "offset", "expanded"]
             layout = self.pick(usable) if len(shape) and all(shape) else "contiguous"
-        spec = Input(f"x{len(self.inputs)}", dtype or self.dtype, tuple(shape), layout, low, high,
-                     self.choose.integer(0, 255))
+        spec = Input(
+            f"x{len(self.inputs)}",
+            dtype or self.dtype,
+            tuple(shape),
+            layout,
+            low,
+            high,
+            self.choose.integer(0, 255),
+        )
         self.inputs.append(spec)
         x = spec.make()
         return self.known(spec.name, x, x.double() if x.is_floating_point() else x, True)
@@ -225,8 +244,11 @@ class Writer:
         return self.some(lambda v: v.kind == "float")
 
     def exact(self) -> Var:
-        return self.some(lambda v: v.exact and v.kind != "bool") if self.chance(2) else self.some(
-            lambda v: v.exact and v.kind == "float")
+        return (
+            self.some(lambda v: v.exact and v.kind != "bool")
+            if self.chance(2)
+            else self.some(lambda v: v.exact and v.kind == "float")
+        )
 
     def bool(self) -> Var:
         masks = [v for v in self.pool if v.kind == "bool"]
@@ -238,15 +260,22 @@ class Writer:
 
     def within(self, v: Var, low: float, high: float) -> Var:
         """The same value, clamped where it leaves low … high."""
-        if v.value.numel() == 0 or (float(v.wide.double().min()) >= low and float(v.wide.double().max()) <= high):
+        if v.value.numel() == 0 or (
+            float(v.wide.double().min()) >= low and float(v.wide.double().max()) <= high
+        ):
             return v
         return self.line(f"torch.clamp({v.name}, {low}, {high})", v.exact)
 
-    def beside(self, v: Var, exact: bool = False, kind: str = "float", low: float = -2.0, high: float = 3.0) -> Var:
+    def beside(
+        self, v: Var, exact: bool = False, kind: str = "float", low: float = -2.0, high: float = 3.0
+    ) -> Var:
         """A second operand: another value, or a new input of a shape that broadcasts."""
         if not self.chance(3):
-            fitting = [o for o in self.pool if o.kind == kind and _broadcasts(v.shape, o.shape)
-                       and (o.exact or not exact)]
+            fitting = [
+                o
+                for o in self.pool
+                if o.kind == kind and _broadcasts(v.shape, o.shape) and (o.exact or not exact)
+            ]
             if fitting:
                 return self.pick(fitting)
         kept = self.choose.integer(0, 3)
@@ -257,7 +286,13 @@ class Writer:
             shape[-1] = 1
         elif kept == 3:
             shape = [s if self.chance(2) else 1 for s in shape]
-        dtype = self.pick(["float32", self.dtype]) if kind == "float" else "bool" if kind == "bool" else self.pick(INTS)
+        dtype = (
+            self.pick(["float32", self.dtype])
+            if kind == "float"
+            else "bool"
+            if kind == "bool"
+            else self.pick(INTS)
+        )
         if dtype == "uint8":
             low = 0.0
         return self.input(shape, dtype, low, high)
@@ -293,8 +328,13 @@ def exactly(text: str, kind: str = "", second: str = "", floats: bool = False) -
         v = w.some(lambda v: v.exact and v.kind == kind) if kind else w.exact()
         if floats and v.kind != "float":
             raise Unusable
-        other = "" if not second else w.beside(v, exact=True, kind=v.kind).name if second == "tensor" else (
-            str(w.number()) if v.kind == "float" else str(w.choose.integer(-3, 3)))
+        other = (
+            ""
+            if not second
+            else w.beside(v, exact=True, kind=v.kind).name
+            if second == "tensor"
+            else (str(w.number()) if v.kind == "float" else str(w.choose.integer(-3, 3)))
+        )
         w.line(text.format(v.name, other), True)
 
     return step
@@ -316,7 +356,9 @@ def three(text: str, positive_last: bool = False) -> Step:
     def step(w: Writer) -> None:
         a = w.float()
         b, c = w.beside(a), w.beside(a)
-        w.line(text.format(a.name, b.name, w.within(c, 0.5, 4.0).name if positive_last else c.name, w.number()))
+        w.line(
+            text.format(a.name, b.name, w.within(c, 0.5, 4.0).name if positive_last else c.name, w.number())
+        )
 
     return step
 
@@ -422,7 +464,9 @@ def embedding(w: Writer) -> None:
     rows = w.choose.integer(2, 7)
     ids = w.input(v.shape[:-1] if v.shape else (3,), w.pick(["int64", "int32"]), 0, rows, "contiguous")
     width = v.shape[-1] if v.shape else 5
-    table = w.input((rows, width), w.pick([w.dtype, "float32"]), layout=w.pick(["contiguous", "offset", "sliced"]))
+    table = w.input(
+        (rows, width), w.pick([w.dtype, "float32"]), layout=w.pick(["contiguous", "offset", "sliced"])
+    )
     e = w.line(f"F.embedding({ids.name}, {table.name})", True)
     if v.shape and w.chance(2):
         w.line(f"{v.name} + {e.name}")
@@ -431,16 +475,23 @@ def embedding(w: Writer) -> None:
 def cat(w: Writer) -> None:
     v = w.some(lambda v: len(v.shape) > 0 and v.kind == "float")
     dim = len(v.shape) - 1 if not w.chance(3) else w.choose.integer(0, len(v.shape) - 1)
-    like = [o for o in w.pool if o.kind == "float" and len(o.shape) == len(v.shape)
-            and all(x == y for d, (x, y) in enumerate(zip(o.shape, v.shape, strict=True)) if d != dim)]
+    like = [
+        o
+        for o in w.pool
+        if o.kind == "float"
+        and len(o.shape) == len(v.shape)
+        and all(x == y for d, (x, y) in enumerate(zip(o.shape, v.shape, strict=True)) if d != dim)
+    ]
     pieces = [v]
     if w.chance(2):
         shape = list(v.shape)
         shape[dim] = w.choose.integer(1, 5)
         pieces.append(w.input(shape))
     pieces.append(w.pick(like))
-    w.line(f"torch.cat([{', '.join(p.name for p in pieces)}], {dim})", all(p.exact for p in pieces) and len(
-        {p.dtype for p in pieces}) == 1)
+    w.line(
+        f"torch.cat([{', '.join(p.name for p in pieces)}], {dim})",
+        all(p.exact for p in pieces) and len({p.dtype for p in pieces}) == 1,
+    )
 
 
 def rotary(w: Writer) -> None:
@@ -553,10 +604,18 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "trunc": (exactly("{0}.trunc()", "float"), exactly("torch.fix({0})", "float")),
     "round": (exactly("{0}.round()", "float"),),
     "pow": (binary("torch.pow({0}, {1})", 0.25, 3.0, -3.0, 3.0), unary("{0} ** 1.75", 0.125, 20.0)),
-    "maximum": (binary("torch.maximum({0}, {0} * 0.5 + {1})"), exactly("torch.maximum({0}, {1})", second="tensor")),
-    "minimum": (binary("torch.minimum({0}, {0} * 0.5 + {1})"), exactly("torch.minimum({0}, {1})", second="tensor")),
-    **{op: (exactly(f"{{0}} {sign} {{1}}", second="number"), exactly(f"{{0}} {sign} {{1}}", second="tensor"))
-       for op, sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))},
+    "maximum": (
+        binary("torch.maximum({0}, {0} * 0.5 + {1})"),
+        exactly("torch.maximum({0}, {1})", second="tensor"),
+    ),
+    "minimum": (
+        binary("torch.minimum({0}, {0} * 0.5 + {1})"),
+        exactly("torch.minimum({0}, {1})", second="tensor"),
+    ),
+    **{
+        op: (exactly(f"{{0}} {sign} {{1}}", second="number"), exactly(f"{{0}} {sign} {{1}}", second="tensor"))
+        for op, sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))
+    },
     "isnan": (exactly("torch.isnan({0})", "float"),),
     "logical_and": (logical("torch.logical_and({0}, {1})", 2),),
     "logical_or": (logical("torch.logical_or({0}, {1})", 2),),
@@ -570,8 +629,10 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "rsub": (unary("torch.rsub({0}, 1.5)"), three("torch.rsub({0}, {1}, alpha={3})")),
     "pow_scalar": (unary("2.0 ** {0}", -6, 6),),
     "gelu": (unary("F.gelu({0})"),),
-    "clamp": (unary("torch.clamp({0}, -1.0, 0.75)"),
-              three("torch.clamp({0}, torch.minimum({1}, {2}), torch.maximum({1}, {2}))")),
+    "clamp": (
+        unary("torch.clamp({0}, -1.0, 0.75)"),
+        three("torch.clamp({0}, torch.minimum({1}, {2}), torch.maximum({1}, {2}))"),
+    ),
     "hardtanh": (unary("F.hardtanh({0})"), unary("F.relu6({0})")),
     "clamp_min": (unary("torch.clamp_min({0}, 0.125)"), binary("torch.clamp_min({0}, {1})")),
     "clamp_max": (unary("torch.clamp_max({0}, 0.125)"), binary("torch.clamp_max({0}, {1})")),
@@ -591,9 +652,11 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "amin": (reduction("torch.amin({0}, {1}, {2})"),),
     "var_mean": (reduction("torch.var_mean({0}, {1}, correction=0, keepdim={2})[0]"),),
     "var": (reduction("torch.var({0}, {1}, correction=0, keepdim={2})"),),
-    "vector_norm": (reduction("torch.linalg.vector_norm({0}, 2, {1}, {2})"),
-                    reduction("torch.linalg.vector_norm({0}, 1, {1}, {2})", -10, 10),
-                    reduction("torch.linalg.vector_norm({0}, float('inf'), {1}, {2})")),
+    "vector_norm": (
+        reduction("torch.linalg.vector_norm({0}, 2, {1}, {2})"),
+        reduction("torch.linalg.vector_norm({0}, 1, {1}, {2})", -10, 10),
+        reduction("torch.linalg.vector_norm({0}, float('inf'), {1}, {2})"),
+    ),
     "layer_norm": (norm("layer"),),
     "rms_norm": (norm("rms"),),
     "softmax": (softmax("torch.softmax({0}, {1})"), softmax("torch.softmax({0}, {1}, dt('float32'))")),
@@ -626,7 +689,9 @@ def write(choose: Chooser, must: Sequence[str], most: int) -> Graph:
     w.dtype = w.pick(FLOATS)
     rank = w.pick((2, 3, 1, 4, 2, 3, 0, 5, 6))
     small = OTHER if rank < 5 else (1, 2, 3)
-    shape = [w.pick(small) for _ in range(rank - 1)] + ([w.pick(LAST if rank < 4 else LAST[:14])] if rank else [])
+    shape = [w.pick(small) for _ in range(rank - 1)] + (
+        [w.pick(LAST if rank < 4 else LAST[:14])] if rank else []
+    )
     while torch.Size(shape).numel() > MOST_ELEMENTS:
         shape[0] = 1
         shape[-1] = max(1, shape[-1] // 2)
@@ -646,14 +711,18 @@ def write(choose: Chooser, must: Sequence[str], most: int) -> Graph:
                 needed += [w.pool[-1].name] if name in must else []
                 break
             except Unusable:
-                del w.lines[before[0]:], w.pool[before[1]:], w.inputs[before[2]:]
+                del w.lines[before[0] :], w.pool[before[1] :], w.inputs[before[2] :]
         if len(w.lines) > most:
             break
     made = [v for v in w.pool if v.name.startswith("v")]
     while len(made) < 2:
         last = w.pool[-1]
-        made.append(w.line(f"~{last.name}" if last.kind == "bool" else f"torch.maximum({last.name}, {last.name})",
-                           last.exact))
+        made.append(
+            w.line(
+                f"~{last.name}" if last.kind == "bool" else f"torch.maximum({last.name}, {last.name})",
+                last.exact,
+            )
+        )
     wanted = {made[-1].name, w.pick(made).name, *needed} if w.chance(2) else {made[-1].name, *needed}
     outputs = [v.name for v in made if v.name in wanted]
     text = [f"{n}.mT" if w.scopes[0][n].dim() > 1 and w.chance(6) else n for n in outputs]

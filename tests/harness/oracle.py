@@ -21,7 +21,9 @@ def trace(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Graph
     what `function` says here only where PyTorch itself works in place inside an op."""
     with torch.no_grad():
         graph = make_fx(function, tracing_mode="fake")(*inputs)
-        if not any(getattr(n.target, "_schema", None) and n.target._schema.is_mutable for n in graph.graph.nodes):
+        if not any(
+            getattr(n.target, "_schema", None) and n.target._schema.is_mutable for n in graph.graph.nodes
+        ):
             return graph
         found: list[GraphModule] = []
 

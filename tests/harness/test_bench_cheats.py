@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import rules
 import torch
+
+import rules
 from baselines import Absent
 from cases import Case, Inputs, Point, cases
 from check import Check

@@ -54,7 +54,10 @@ def _target(cuda: bool) -> Iterator[None]:
     if not cuda:
         yield
         return
-    with mock.patch.object(pipeline, "of", lambda device: H200), mock.patch.object(merge, "of", lambda device: H200):
+    with (
+        mock.patch.object(pipeline, "of", return_value=H200),
+        mock.patch.object(merge, "of", return_value=H200),
+    ):
         yield
 
 
@@ -153,7 +156,9 @@ class _Live(TorchDispatchMode):
         for i, x in enumerate((*self.given, *self.made)):
             storage = x.untyped_storage()
             name = f"input {i}" if i < len(self.given) else f"tensor {i}"
-            found.setdefault(storage.data_ptr(), Buffer(name, storage.data_ptr(), storage.nbytes(), i >= len(self.given)))
+            found.setdefault(
+                storage.data_ptr(), Buffer(name, storage.data_ptr(), storage.nbytes(), i >= len(self.given))
+            )
         return list(found.values())
 
 
@@ -182,4 +187,3 @@ def _run(case: Planned) -> list[torch.Tensor]:
     if not all(map(torch.equal, before, case.inputs)):
         raise AssertionError("an input changed")
     return list(results) if isinstance(results, (list, tuple)) else [results]
-

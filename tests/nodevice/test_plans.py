@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from harness.oracle import Oracle, capture, double
 
+from harness.oracle import Oracle, capture, double
 from onepass.build import build, fit
 from onepass.ir.cluster import Call
 
@@ -38,7 +38,12 @@ def scalar_reductions(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def grows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The first operand is the one that broadcasts."""
     row = x.amax(1, keepdim=True)
-    return torch.clamp_max(row, x), torch.clamp_min(row, x), torch.lerp(row, x, 0.25), torch.addcmul(row[0], x, x)
+    return (
+        torch.clamp_max(row, x),
+        torch.clamp_min(row, x),
+        torch.lerp(row, x, 0.25),
+        torch.addcmul(row[0], x, x),
+    )
 
 
 def between(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -199,7 +199,7 @@ def _ungrouped(call: _Call) -> _Call:
 
 
 def _before_repeat(node: Node) -> Node | None:
-    """x of ``x[:, :, None].expand(b, h, n, s, d).reshape(b, h * n, s, d)`` or ``repeat_interleave``, or None."""
+    """x of ``x[:, :, None].expand(…).reshape(…)`` or ``repeat_interleave`` over the heads, or None."""
     if name_of(node) == "repeat_interleave":
         return _before_interleave(node)
     chain = [node]

@@ -118,16 +118,17 @@ def onepass(graph: GraphModule, inputs: Sequence[Any], **given: Any) -> Run:
 def needs_gradients(graph: GraphModule) -> bool:
     """Whether anything in a graph of Dynamo is to be differentiated: parameters alone are not, only what uses them."""
     return any(
-        _needs_gradient(node.meta.get("example_value"))
+        node.target == "requires_grad_" or _has_history(node.meta.get("example_value"))
         for node in graph.graph.nodes
         if node.op not in ("placeholder", "get_attr")
     )
 
 
-def _needs_gradient(value: Any) -> bool:
+def _has_history(value: Any) -> bool:
+    """Whether autograd recorded how a value came about: a view made without gradients only says that it needs one."""
     if isinstance(value, (tuple, list)):
-        return any(map(_needs_gradient, value))
-    return isinstance(value, torch.Tensor) and value.requires_grad
+        return any(map(_has_history, value))
+    return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 
 def hints(graph: GraphModule) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from onepass.dtypes import Class, from_torch
-from onepass.ir.address import View, contiguous
+from onepass.ir.address import Dim, View, contiguous
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
 from onepass.ir.symbol import Poly, Size, product
 from onepass.ops.table import OPS
@@ -103,7 +103,9 @@ class Expansion:
         if target is None:
             self.refuse(f"dtype: {dtype}")
         convert = {"float": float, "int": int, "bool": bool}[target.kind]
-        return _Constant(tuple(shape), target.kind, convert(value) if isinstance(value, (int, float, bool)) else value)
+        return _Constant(
+            tuple(shape), target.kind, convert(value) if isinstance(value, (int, float, bool)) else value
+        )
 
     def iota(self, size: Size, start: Size, step: int) -> Operand:
         name = self._add(Iota(self._fresh("iota"), "full", contiguous(self.full), start))
@@ -113,10 +115,26 @@ class Expansion:
         if table.view is None or len(table.shape) != 2 or index.kind != "int" or table.tensor is None:
             self.refuse("unsupported op: a gather that is not rows of a table")
         walk = View((*((size, 0) for size in index.shape), table.view.dims[1]), table.view.offset)
-        along = self._load(Operand((*index.shape, table.shape[1]), "int", index.tensor,
-                                   View((*_dims(index), (table.shape[1], 0)), _offset(index))), "full")
-        name = self._add(Load(self._fresh("gather"), "full", self._use(table.tensor), walk, table.kind,
-                              index=along, table=(table.shape[0], table.view.dims[0][1])))
+        along = self._load(
+            Operand(
+                (*index.shape, table.shape[1]),
+                "int",
+                index.tensor,
+                View((*_dims(index), (table.shape[1], 0)), _offset(index)),
+            ),
+            "full",
+        )
+        name = self._add(
+            Load(
+                self._fresh("gather"),
+                "full",
+                self._use(table.tensor),
+                walk,
+                table.kind,
+                index=along,
+                table=(table.shape[0], table.view.dims[0][1]),
+            )
+        )
         return Operand(self.full, table.kind, node=name)
 
     def concatenate(self, pieces: list[Operand], dim: int) -> Operand:
@@ -130,7 +148,9 @@ class Expansion:
                 self.refuse("data-dependent shape: a concatenation of symbolic widths")
             dims, offset = _dims(piece), _offset(piece)
             view = View((*dims[:-1], (self.full[-1], dims[-1][1])), offset - at * dims[-1][1])
-            names.append(self._load(Operand(self.full, piece.kind, piece.tensor, view), "full", (at, at + width)))
+            names.append(
+                self._load(Operand(self.full, piece.kind, piece.tensor, view), "full", (at, at + width))
+            )
             at += width
             bounds.append(at)
         kind = pieces[0].kind
@@ -145,7 +165,11 @@ class Expansion:
     def store(self, value: Any, tensor: Tensor, view: View | None = None) -> Store:
         ready = self._value(value)
         if isinstance(ready, (int, float, bool)) or (isinstance(ready, Operand) and ready.node is None):
-            ready = self.map("copy", ready) if isinstance(ready, Operand) else self.refuse("constant: a filled tensor")
+            ready = (
+                self.map("copy", ready)
+                if isinstance(ready, Operand)
+                else self.refuse("constant: a filled tensor")
+            )
         assert isinstance(ready, Operand) and ready.node is not None
         if ready.kind != tensor.dtype.kind:
             self.refuse(f"dtype: {tensor.dtype}")
@@ -153,7 +177,9 @@ class Expansion:
         return Store(tensor.name, ready.node, ready.level, view or contiguous(tensor.shape))
 
     def cluster(self, stores: Sequence[Store], origin: str, device: str) -> Cluster:
-        return Cluster(self.name, self._space(), tuple(self.nodes), tuple(stores), (origin,), self.tensors, device)
+        return Cluster(
+            self.name, self._space(), tuple(self.nodes), tuple(stores), (origin,), self.tensors, device
+        )
 
     # Inside
 
@@ -161,8 +187,12 @@ class Expansion:
         if self.reduced_dims is None:
             return Space(product(self.full))
         first, last = (self.reduced_dims[0], self.reduced_dims[-1]) if self.reduced_dims else (0, -1)
-        return Space(product(self.full), product(self.full[:first]),
-                     product(self.full[first:last + 1]), product(self.full[last + 1:]))
+        return Space(
+            product(self.full),
+            product(self.full[:first]),
+            product(self.full[first : last + 1]),
+            product(self.full[last + 1 :]),
+        )
 
     def _reduce_along(self, x: Any, dims: list[int]) -> None:
         if self.reduced_dims is None:
@@ -241,7 +271,7 @@ def _broadcast(view: View, shape: Sequence[Size]) -> View | None:
     missing = len(shape) - len(view.dims)
     if missing < 0:
         return None
-    dims = [(size, 0) for size in shape[:missing]]
+    dims: list[Dim] = [(size, 0) for size in shape[:missing]]
     for (size, stride), target in zip(view.dims, shape[missing:], strict=True):
         if size == target:
             dims.append((target, stride if size != 1 else 0))
@@ -256,9 +286,9 @@ def _common_kind(rule: str, kinds: list[Any]) -> Class:
     """The compute class an op works in; numbers do not promote tensors above their own class."""
     if rule in ("float", "bool"):
         return rule  # type: ignore[return-value]
-    rank = {"bool": 0, "int": 1, "float": 2}
+    rank: dict[Class, int] = {"bool": 0, "int": 1, "float": 2}
     found = kinds[1:] if rule == "condition" else kinds
-    names = [k if isinstance(k, str) else _kind_of(k) for k in found]
+    names: list[Class] = [k if isinstance(k, str) else _kind_of(k) for k in found]  # type: ignore[misc]
     return max(names, key=lambda k: rank[k])
 
 
@@ -270,5 +300,3 @@ def _number(value: Any, kind: Class) -> Any:
     if not isinstance(value, (int, float, bool)):
         return value  # a symbolic size
     return {"float": float, "int": int, "bool": bool}[kind](value)
-
-

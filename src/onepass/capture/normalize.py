@@ -12,11 +12,11 @@ from torch.fx import GraphModule, Node
 
 from onepass.capture.account import bound_of, eager_op, tensors
 from onepass.capture.expand import Expansion, Operand, Refused, _Constant
-from onepass.capture.sizes import size
+from onepass.capture.sizes import hint, is_data_dependent, size
 from onepass.dtypes import from_torch
 from onepass.ir.address import View, contiguous, reshape
 from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
-from onepass.ir.symbol import Size, product
+from onepass.ir.symbol import Size
 from onepass.ops.opdef import CompositeDef
 from onepass.ops.table import BY_ATEN, COMPUTE_BOUND, VIEWS
 
@@ -36,7 +36,9 @@ def aten_name(target: Any) -> str:
     return name.removeprefix("aten.")
 
 
-def normalize(graph: GraphModule, fit: Callable[[Cluster], str], deny: frozenset[str] = frozenset()) -> Captured:
+def normalize(
+    graph: GraphModule, fit: Callable[[Cluster], str], deny: frozenset[str] = frozenset()
+) -> Captured:
     """Reads the graph once, in order.
 
     ``fit`` says why no kernel takes a cluster, or nothing; ``deny`` names ops (``gelu`` or ``gelu.default``) that stay
@@ -76,7 +78,13 @@ class _Reader:
             {"placeholder": self.placeholder, "get_attr": self.placeholder, "output": self.output}.get(
                 node.op, self.op
             )(node)
-        program = Program(live(self.items, self.outputs), self.tensors, tuple(self.inputs), tuple(self.outputs), tuple(self.eager))
+        program = Program(
+            live(self.items, self.outputs),
+            self.tensors,
+            tuple(self.inputs),
+            tuple(self.outputs),
+            tuple(self.eager),
+        )
         return Captured(program, self.graph, self.alias)
 
     def placeholder(self, node: Node) -> None:
@@ -117,8 +125,14 @@ class _Reader:
         for fake in tensors(value, [n.meta.get("val") for n in node.all_input_nodes]):
             if from_torch(fake.dtype) is None:
                 return f"dtype: {str(fake.dtype).removeprefix('torch.')}"
-            if fake.layout is not torch.strided or type(fake).__name__ not in ("FakeTensor", "Tensor", "Parameter"):
+            if fake.layout is not torch.strided or type(fake).__name__ not in (
+                "FakeTensor",
+                "Tensor",
+                "Parameter",
+            ):
                 return "unsupported tensor: not a plain strided tensor"
+            if is_data_dependent(fake):
+                return "data-dependent shape"
             if fake.is_conj() or fake.is_neg():
                 return "unsupported tensor: a view that conjugates or negates when read"
         devices = {f.device for f in tensors(value, [n.meta.get("val") for n in node.all_input_nodes])}
@@ -161,7 +175,7 @@ class _Reader:
         if trouble := self.fit(cluster):
             raise Refused(trouble)
         self.items.append(cluster)
-        self.tensors.update((w.tensor.name, w.tensor) for w in names if isinstance(w, Operand))
+        self.tensors.update((w.tensor.name, w.tensor) for w in names if isinstance(w, Whole))
         self.operands[node.name] = names if isinstance(value, (tuple, list)) else names[0]
 
     def full_shape(self, node: Node, name: str, fake: Any, arguments: dict[str, Any]) -> Sequence[Size]:
@@ -174,13 +188,15 @@ class _Reader:
 
     def view(self, node: Node, name: str) -> bool:
         """Folds a view into an address; False where the algebra can't follow it."""
-        source = self.operands.get(node.args[0].name)  # type: ignore[union-attr]
+        source = self.operands.get(_first(node).name)
         if not isinstance(source, Operand) or source.view is None:
             return False
         fakes = node.meta["val"]
-        base = node.args[0].meta["val"]  # type: ignore[union-attr]
+        base = _first(node).meta["val"]
         many = isinstance(fakes, (tuple, list))
-        found = [self.follow(source, base, fake, node, i) for i, fake in enumerate(fakes if many else [fakes])]
+        found = [
+            self.follow(source, base, fake, node, i) for i, fake in enumerate(fakes if many else [fakes])
+        ]
         if any(f is None for f in found):
             return False
         self.operands[node.name] = found if many else found[0]
@@ -191,22 +207,24 @@ class _Reader:
             return None
         shape = tuple(size(s) for s in fake.shape)
         view = _follow(aten_name(node.target), node, i, source, shape)
-        return None if view is None else Operand(shape, source.kind, source.tensor, view, torch_dtype=fake.dtype)
+        return (
+            None if view is None else Operand(shape, source.kind, source.tensor, view, torch_dtype=fake.dtype)
+        )
 
     def identity(self, node: Node, name: str, fake: Any, expansion: Expansion) -> bool:
         """A clone or cast that changes nothing a reader can see is its input."""
         if name not in ("clone.default", "_to_copy.default", "native_dropout.default") or self.mutated:
             return False
-        source = node.args[0]
-        before = source.meta["val"]  # type: ignore[union-attr]
+        source = _first(node)
+        before = source.meta["val"]
         if node.name in self.returned or before.dtype != fake.dtype or before.device != fake.device:
             return False
         if name == "native_dropout.default" or any(
             size(a) != size(b) for a, b in zip(before.stride(), fake.stride(), strict=True)
         ):
             return False
-        self.alias[node.name] = source.name  # type: ignore[union-attr]
-        self.operands[node.name] = self.operands[source.name]  # type: ignore[union-attr]
+        self.alias[node.name] = source.name
+        self.operands[node.name] = self.operands[source.name]
         return True
 
     def concatenation(self, node: Node, arguments: dict[str, Any]) -> bool:
@@ -228,7 +246,7 @@ class _Reader:
             )
             store = expansion.store(expansion.map("copy", piece), whole.tensor, place)
             self.items.append(expansion.cluster([store], "cat.default", str(fake.device)))
-            at = (at + piece.shape[dim])
+            at = at + piece.shape[dim]
         self.tensors[node.name] = whole.tensor
         self.operands[node.name] = whole
         return True
@@ -244,13 +262,22 @@ class _Reader:
         mutates = tuple(self.storage_of(node.args[0])) if _mutates(node) and node.args else ()  # type: ignore[arg-type]
         bound = bound_of(node, name)
         seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        self.items.append(Call(node.name, name, tuple(dict.fromkeys(reads)), writes, bound,
-                               "" if bound == "compute" else reason, mutates, seeded or bool(mutates)))
+        self.items.append(
+            Call(
+                node.name,
+                name,
+                tuple(dict.fromkeys(reads)),
+                writes,
+                bound,
+                "" if bound == "compute" else reason,
+                mutates,
+                seeded or bool(mutates),
+            )
+        )
 
     def getitem(self, node: Node) -> None:
-        source, index = node.args
-        held = self.operands.get(source.name)  # type: ignore[union-attr]
-        self.operands[node.name] = held[index] if isinstance(held, list) else None  # type: ignore[index]
+        held, index = self.operands.get(_first(node).name), node.args[1]
+        self.operands[node.name] = held[index] if isinstance(held, list) and isinstance(index, int) else None
 
     def materialize(self, node: Node) -> None:
         value = node.meta.get("val")
@@ -260,7 +287,9 @@ class _Reader:
                 for i, v in enumerate(value)
             ]
         else:
-            self.operands[node.name] = self.tensor(node.name, value) if isinstance(value, torch.Tensor) else _scalar(value)
+            self.operands[node.name] = (
+                self.tensor(node.name, value) if isinstance(value, torch.Tensor) else _scalar(value)
+            )
 
     # Small things
 
@@ -291,7 +320,8 @@ class _Reader:
 def _spreads(shape: Sequence[Size], over: Sequence[Size]) -> bool:
     """Whether a tensor of one shape broadcasts to the other."""
     return len(shape) <= len(over) and all(
-        a == b or a == 1 for a, b in zip(reversed(shape), reversed(over), strict=False))
+        a == b or a == 1 for a, b in zip(reversed(shape), reversed(over), strict=False)
+    )
 
 
 def _follow(name: str, node: Node, i: int, source: Operand, shape: tuple[Size, ...]) -> View | None:
@@ -316,8 +346,9 @@ def _follow(name: str, node: Node, i: int, source: Operand, shape: tuple[Size, .
     if name == "expand.default":
         missing = len(shape) - rank
         old = ((1, 0),) * missing + tuple(dims)
-        return View(tuple((n, 0 if d[0] == 1 and n != 1 else d[1])
-                          for n, d in zip(shape, old, strict=True)), offset)
+        return View(
+            tuple((n, 0 if d[0] == 1 and n != 1 else d[1]) for n, d in zip(shape, old, strict=True)), offset
+        )
     if name == "unsqueeze.default":
         at = int(arguments[0]) % (rank + 1)  # type: ignore[arg-type]
         return View((*dims[:at], (1, 0), *dims[at:]), offset)
@@ -331,15 +362,15 @@ def _follow(name: str, node: Node, i: int, source: Operand, shape: tuple[Size, .
         if index is None:
             return None
         index = index + dims[at][0] if isinstance(index, int) and index < 0 else index
-        return View((*dims[:at], *dims[at + 1:]), (offset + index * dims[at][1]))
+        return View((*dims[:at], *dims[at + 1 :]), (offset + index * dims[at][1]))
     if name in ("split.Tensor", "split_with_sizes.default", "unbind.int"):
         at = int(arguments[-1] if len(arguments) > (name != "unbind.int") else 0) % rank  # type: ignore[arg-type]
         if name == "unbind.int":
-            return View((*dims[:at], *dims[at + 1:]), (offset + i * dims[at][1]))
+            return View((*dims[:at], *dims[at + 1 :]), (offset + i * dims[at][1]))
         start: Size = 0
         for fake in node.meta["val"][:i]:
             start = start + size(fake.shape[at])
-        return View((*dims[:at], (shape[at], dims[at][1]), *dims[at + 1:]), (offset + start * dims[at][1]))
+        return View((*dims[:at], (shape[at], dims[at][1]), *dims[at + 1 :]), (offset + start * dims[at][1]))
     return None
 
 
@@ -351,12 +382,12 @@ def _slice(dims: tuple[Any, ...], offset: Size, arguments: list[Any], shape: tup
         return None
     extent, stride = dims[at]
     if isinstance(start, int) and start < 0:
-        start = (start + extent)
+        start = start + extent
     if isinstance(start, int) and isinstance(extent, int):
         start = max(0, min(start, extent))
     elif shape[at] == extent:
         start = 0
-    return View((*dims[:at], (shape[at], (stride * step)), *dims[at + 1:]), (offset + start * stride))
+    return View((*dims[:at], (shape[at], (stride * step)), *dims[at + 1 :]), (offset + start * stride))
 
 
 def _plain(value: Any) -> Size | None:
@@ -375,6 +406,7 @@ def _scalar(value: Any) -> Any:
 
 def _arguments(node: Node, resolve: Callable[[Node], Any]) -> dict[str, Any]:
     """Arguments by schema name, defaults left out, nodes replaced by operands."""
+
     def value(x: Any) -> Any:
         if isinstance(x, Node):
             return resolve(x)
@@ -406,9 +438,11 @@ def describe(name: str, fake: torch.Tensor) -> Whole:
         raise Refused(f"dtype: {str(fake.dtype).removeprefix('torch.')}")
     shape = [size(s) for s in fake.shape]
     strides = [size(s) for s in fake.stride()]
-    order = sorted(range(len(shape)), key=lambda d: -_hint(fake.stride()[d]) if shape[d] != 1 else -_FAR)
+    order = sorted(range(len(shape)), key=lambda d: -hint(fake.stride()[d]) if shape[d] != 1 else -_FAR)
     order = [d for d in order if shape[d] != 1 or len(shape) == 0]
-    tensor = Tensor(name, dtype, tuple(shape[d] for d in order), View(tuple((shape[d], strides[d]) for d in order)))
+    tensor = Tensor(
+        name, dtype, tuple(shape[d] for d in order), View(tuple((shape[d], strides[d]) for d in order))
+    )
     numbering = dict(zip(order, (stride for _, stride in contiguous(tensor.shape).dims), strict=True))
     view = View(tuple((n, numbering.get(d, 0)) for d, n in enumerate(shape)))
     return Whole(tuple(shape), dtype.kind, torch_dtype=fake.dtype, tensor=tensor, view=view)
@@ -417,8 +451,11 @@ def describe(name: str, fake: torch.Tensor) -> Whole:
 _FAR = 2**62
 
 
-def _hint(value: Any) -> int:
-    return value.node.hint if isinstance(value, torch.SymInt) and value.node.hint is not None else int(value)
+def _first(node: Node) -> Node:
+    """The node that an op is done to."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return source
 
 
 def _nodes(value: Any) -> list[Node]:
@@ -434,5 +471,3 @@ def is_view(node: Node) -> bool:
 def _mutates(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
-
-

@@ -14,7 +14,7 @@ from torch.fx import Node
 from onepass.build import Built, Plan
 from onepass.capture.launch import launch_plan
 from onepass.capture.normalize import Captured, is_view
-from onepass.capture.sizes import size
+from onepass.capture.sizes import is_data_dependent, size
 from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size
 
@@ -169,12 +169,9 @@ class _Writer:
     def check_strides(self, node: Node, name: str) -> None:
         """What PyTorch returns is laid out as the capture said, or is made so: kernels trust it."""
         fake = node.meta.get("val")
-        if (
-            isinstance(fake, torch.Tensor)
-            and fake.layout is torch.strided
-            and fake.dim()
-            and not is_view(node)
-        ):
+        if not isinstance(fake, torch.Tensor) or is_data_dependent(fake):  # kernels do not read the latter
+            return
+        if fake.layout is torch.strided and fake.dim() and not is_view(node):
             strides = ", ".join(self.spell(size(s)) for s in fake.stride())
             self.put(f"if {name}.stride() != ({strides},): {name} = restrided({name}, ({strides},))", [name])
 

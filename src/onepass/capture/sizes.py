@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from onepass.analysis.traffic import UNKNOWN_SIZE
 from onepass.ir.symbol import Size, product
 from onepass.ir.symbol import name as named
 
@@ -24,3 +26,15 @@ def _polynomial(expression: Any) -> Size:
     if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
         return product([_polynomial(expression.base)] * int(expression.exp))
     return named(str(expression))
+
+
+def is_data_dependent(fake: torch.Tensor) -> bool:
+    """Whether a tensor's shape is only known once values are."""
+    return any(isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s)) for s in fake.shape)
+
+
+def hint(value: int | torch.SymInt) -> int:
+    """A size or stride at the values it was captured with."""
+    if not isinstance(value, torch.SymInt):
+        return int(value)
+    return int(value.node.hint) if value.node.has_hint() else UNKNOWN_SIZE

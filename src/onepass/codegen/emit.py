@@ -22,7 +22,7 @@ class Source:
 
 def emit(kernel: Kernel, schedule: Schedule, name: str) -> Source:
     if isinstance(schedule, CpuSchedule):
-        block, text = cpu.emit(kernel, name, schedule.unroll)
+        block, text = cpu.emit(kernel, name, schedule)
     else:
         block, text = cuda.emit(kernel, name, schedule)
     return Source(name, text, block)

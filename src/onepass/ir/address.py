@@ -36,7 +36,7 @@ def contiguous(sizes: Sequence[Size]) -> View:
     stride: Size = 1
     for size in reversed(sizes):
         dims.append((size, stride))
-        stride = (stride * size)
+        stride = stride * size
     return View(tuple(reversed(dims)))
 
 
@@ -68,7 +68,7 @@ def compose(base: View, walk: View) -> View | None:
     step: Size = 1
     for size, _ in reversed(root):
         steps.append(step)
-        step = (step * size)
+        step = step * size
     steps.reverse()
     coordinates = _coordinates(walk.offset, steps, root)
     if coordinates is None:
@@ -116,7 +116,9 @@ def _coordinates(offset: Size, steps: list[Size], root: tuple[Dim, ...]) -> list
     return coordinates if rest == 0 else None
 
 
-def _place(size: Size, stride: Size, steps: list[Size], root: tuple[Dim, ...], used: list[Size]) -> list[Dim] | None:
+def _place(
+    size: Size, stride: Size, steps: list[Size], root: tuple[Dim, ...], used: list[Size]
+) -> list[Dim] | None:
     """One dimension of a walk as dimensions along the base; ``used`` grows by the reach."""
     if size == 1:
         return [(1, 0)]
@@ -127,12 +129,12 @@ def _place(size: Size, stride: Size, steps: list[Size], root: tuple[Dim, ...], u
         if times is None:
             continue
         extent, base_stride = root[k]
-        reach = ((size - 1) * times)
+        reach = (size - 1) * times
         if at_least(extent - 1, used[k] + reach):
-            used[k] = (used[k] + reach)
+            used[k] = used[k] + reach
             return [(size, (base_stride * times))]
         if times == 1 and used[k] == 0 and k > 0 and (outer := quotient(size, extent)) is not None:
-            used[k] = (extent - 1)
+            used[k] = extent - 1
             slow = _place(outer, (steps[k] * extent), steps, root, used)
             return None if slow is None else [*slow, (extent, base_stride)]
     return None
@@ -195,7 +197,7 @@ def _merge(sizes: list[Size], strides: list[list[Size]]) -> tuple[tuple[Size, ..
     out: list[list[Size]] = [[] for _ in strides]
     for i, size in enumerate(sizes):
         if kept and all(o[-1] == s[i] * size for o, s in zip(out, strides, strict=True)):
-            out_sizes[-1] = (out_sizes[-1] * size)
+            out_sizes[-1] = out_sizes[-1] * size
             for o, s in zip(out, strides, strict=True):
                 o[-1] = s[i]
         else:

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from onepass.dtypes import Class, DType
 from onepass.ir.address import View
-from onepass.ir.symbol import Size, product
+from onepass.ir.symbol import Poly, Size, product
 
 Level = Literal["full", "row"]
-Operand = str | int | float | bool  # the name of a node, or a number
+Operand = str | int | float | bool | Poly  # the name of a node, a number or a size
 Number = Any  # an int, a float, a bool or a size
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 
@@ -34,6 +35,7 @@ from onepass.ops.table import OPS, REDUCE
 
 Flat = torch.Tensor
 Sizes = Mapping[str, int]
+NO_SIZES: Sizes = MappingProxyType({})
 # Sees each floating-point value of a cluster, for a reduction the terms it is about to combine, and may change them: the
 # tests put rounding errors in this way. Called with the node and the array.
 Watch = Callable[[Node, Flat], Flat]
@@ -67,7 +69,7 @@ class Memory:
             self.values[tensor.name] = torch.zeros(numel, dtype=TYPE[tensor.dtype.kind])
             self.known[tensor.name] = torch.zeros(numel, dtype=torch.bool)
         _inside(tensor, at, numel)
-        if at.unique().numel() != at.numel():
+        if torch.unique(at).numel() != at.numel():
             raise BadCluster(tensor.name, "has an element that two indices write")
         self.values[tensor.name][at] = value
         self.known[tensor.name][at] = True
@@ -81,11 +83,15 @@ def number(tensor: Tensor, x: torch.Tensor, sizes: Sizes) -> Flat:
     return walked.reshape(-1).to(TYPE[tensor.dtype.kind])
 
 
-def place(tensor: Tensor, flat: Flat, shape: torch.Size, stride: tuple[int, ...], sizes: Sizes) -> torch.Tensor:
+def place(
+    tensor: Tensor, flat: Flat, shape: torch.Size, stride: tuple[int, ...], sizes: Sizes
+) -> torch.Tensor:
     """A numbering as PyTorch would hold it: the inverse of `number`, in float64 or int64."""
     x = torch.empty_strided(shape, stride, dtype=flat.dtype)
     dims = [(evaluate(n, sizes), evaluate(s, sizes)) for n, s in tensor.memory.dims]
-    walked = torch.as_strided(x, [n for n, _ in dims], [s for _, s in dims], evaluate(tensor.memory.offset, sizes))
+    walked = torch.as_strided(
+        x, [n for n, _ in dims], [s for _, s in dims], evaluate(tensor.memory.offset, sizes)
+    )
     walked.copy_(flat.reshape(walked.shape))
     return x
 
@@ -94,7 +100,7 @@ def run_program(
     program: Program,
     inputs: Mapping[str, Flat],
     call: Callable[[Call, Memory], Mapping[str, Flat]],
-    sizes: Sizes = {},
+    sizes: Sizes = NO_SIZES,
     watch: Watch | None = None,
 ) -> Memory:
     """Every item in order; ``call`` gives the tensors that a call writes.
@@ -113,7 +119,9 @@ def run_program(
     return memory
 
 
-def run_cluster(cluster: Cluster, memory: Memory, sizes: Sizes = {}, watch: Watch | None = None) -> None:
+def run_cluster(
+    cluster: Cluster, memory: Memory, sizes: Sizes = NO_SIZES, watch: Watch | None = None
+) -> None:
     """Reads and writes ``memory``."""
     run = _Run(cluster, memory, sizes, watch or (lambda node, x: x))
     for node in cluster.nodes:
@@ -132,7 +140,9 @@ class _Run:
         self.numel = self.size(space.numel)
         self.inner = self.size(space.inner)
         self.reduced = 1 if space.reduced is None else self.size(space.reduced)
-        self.outer = self.numel // max(1, self.reduced * self.inner) if space.outer is None else self.size(space.outer)
+        self.outer = (
+            self.numel // max(1, self.reduced * self.inner) if space.outer is None else self.size(space.outer)
+        )
         if self.outer * self.reduced * self.inner != self.numel:
             raise BadCluster(cluster.name, f"has {self.numel} indices in {space}")
 
@@ -148,7 +158,9 @@ class _Run:
         for n, stride in view.dims:
             at = at[..., None] + torch.arange(self.size(n)) * self.size(stride)
         if at.numel() != self.count(level):
-            raise BadCluster(self.cluster.name, f"walks {at.numel()} elements over {self.count(level)} indices")
+            raise BadCluster(
+                self.cluster.name, f"walks {at.numel()} elements over {self.count(level)} indices"
+            )
         return at.reshape(-1)
 
     def node(self, node: Node) -> Flat:
@@ -187,14 +199,23 @@ class _Run:
         wide = max((k for k in kinds if k is not None), key=("bool", "int", "float").index)
         values = []
         for i, o in enumerate(node.operands):
-            kind: Class = "bool" if op.operands == "condition" and i == 0 else "float" if op.operands == "float" else (
-                node.kind if op.operands == "condition" else wide)
+            kind: Class = (
+                "bool"
+                if op.operands == "condition" and i == 0
+                else "float"
+                if op.operands == "float"
+                else (node.kind if op.operands == "condition" else wide)
+            )
             values.append(self.operand(o, node.level, kind))
         result: Flat = op.reference(*values)
         return result.expand(self.count(node.level))
 
     def kind(self, operand: object) -> Class | None:
-        return next(n.kind for n in self.cluster.nodes if n.name == operand) if isinstance(operand, str) else None
+        return (
+            next(n.kind for n in self.cluster.nodes if n.name == operand)
+            if isinstance(operand, str)
+            else None
+        )
 
     def operand(self, operand: object, level: Level, kind: Class) -> Flat:
         if not isinstance(operand, str):
@@ -233,4 +254,6 @@ class _Run:
 
 def _inside(tensor: Tensor, at: Flat, numel: int) -> None:
     if at.numel() and (int(at.min()) < 0 or int(at.max()) >= numel):
-        raise BadCluster(tensor.name, f"is walked from {int(at.min())} to {int(at.max())}, and has {numel} elements")
+        raise BadCluster(
+            tensor.name, f"is walked from {int(at.min())} to {int(at.max())}, and has {numel} elements"
+        )

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from onepass.dtypes import Class, DType
-from onepass.ir.symbol import Size
+from onepass.ir.symbol import Poly, Size
 
 Column = Literal["zero", "unit", "strided"]
-Operand = str | int | float | bool
+Operand = str | int | float | bool | Poly
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import singledispatch
 
 from onepass.ir.address import View
-from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Tensor
+from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Tensor
 from onepass.ir.kernel import (
     Access,
     Accumulate,
@@ -30,18 +30,33 @@ def cluster_text(cluster: Cluster) -> str:
     """One line a tensor, a node and a store; walks as size:stride, slowest first."""
     names = {n.name: f"v{i}" for i, n in enumerate(cluster.nodes)}
     space = cluster.space
-    extent = f"{space.numel}" if space.reduced is None else f"{space.outer} x {space.reduced} reduced x {space.inner}"
+    extent = (
+        f"{space.numel}"
+        if space.reduced is None
+        else f"{space.outer} x {space.reduced} reduced x {space.inner}"
+    )
     lines = [f"cluster {cluster.name} over {extent}"]
     lines += [_tensor(t) for t in cluster.tensors.values()]
     lines += [f"  {names[n.name]} = {_node(n, names)}{_level(n.level)}" for n in cluster.nodes]
-    lines += [f"  {s.tensor} {walk(s.view)} = {names.get(s.value, s.value)}{_level(s.level)}" for s in cluster.stores]
+    lines += [
+        f"  {s.tensor} {walk(s.view)} = {names.get(s.value, s.value)}{_level(s.level)}"
+        for s in cluster.stores
+    ]
     return "\n".join(lines)
 
 
 def kernel_text(kernel: Kernel) -> str:
     """The walk as a kernel does it: row by row, and along each row."""
-    along = "columns" if kernel.axis == "reduced" else f"{kernel.inner} inner elements, {kernel.cols} reduced each"
-    extent = f"{list(kernel.outer)} rows of {kernel.cols}" if kernel.axis == "reduced" else f"{list(kernel.outer)} rows"
+    along = (
+        "columns"
+        if kernel.axis == "reduced"
+        else f"{kernel.inner} inner elements, {kernel.cols} reduced each"
+    )
+    extent = (
+        f"{list(kernel.outer)} rows of {kernel.cols}"
+        if kernel.axis == "reduced"
+        else f"{list(kernel.outer)} rows"
+    )
     lines = [f"kernel {kernel.name}: {extent}, vectors along {along}"]
     lines += [f"  {_access(a)}" for a in kernel.accesses]
     for stage in kernel.stages:

@@ -141,5 +141,3 @@ def at_least(a: Size, b: Size) -> bool:
 
 def evaluate(size: Size, sizes: Mapping[str, int]) -> int:
     return size if isinstance(size, int) else size.value(sizes)
-
-

@@ -51,7 +51,10 @@ class _Cluster:
 
     def check(self) -> None:
         space = self.cluster.space
-        if space.reduced is not None and product((space.outer or 1, space.reduced, space.inner)) != space.numel:
+        if (
+            space.reduced is not None
+            and product((space.outer or 1, space.reduced, space.inner)) != space.numel
+        ):
             self.fail(self.cluster.name, f"has {space.numel} indices in {space}")
         for tensor in set(self.cluster.reads) & set(self.cluster.writes):
             self.fail(tensor, "is read from memory in the cluster that writes it")
@@ -69,7 +72,9 @@ class _Cluster:
                 self.fail(node.name, f"uses {name} before it is defined")
         if node.level == "row" and self.cluster.space.reduced is None:
             self.fail(node.name, "is a value of a row where nothing reduces")
-        {Load: self.load, Iota: self.iota, Map: self.map, Select: self.select, Reduce: self.reduce}[type(node)](node)  # type: ignore[operator]
+        {Load: self.load, Iota: self.iota, Map: self.map, Select: self.select, Reduce: self.reduce}[
+            type(node)
+        ](node)
 
     def count(self, level: Level) -> Size:
         return self.cluster.space.numel if level == "full" else (self.cluster.space.rows or 1)
@@ -98,7 +103,8 @@ class _Cluster:
         """Where every number is known: no index leaves the tensor."""
         dims, offset = view.dims, view.offset  # type: ignore[attr-defined]
         if not all(isinstance(n, int) for n in (numel, offset, *(x for d in dims for x in d))) or any(
-                size == 0 for size, _ in dims):
+            size == 0 for size, _ in dims
+        ):
             return
         reach = [(size - 1) * stride for size, stride in dims]
         low, high = offset + sum(min(r, 0) for r in reach), offset + sum(max(r, 0) for r in reach)
@@ -147,7 +153,9 @@ class _Cluster:
         if tensor.dtype.kind != value.kind:
             self.fail(store.tensor, f"holds {tensor.dtype} and gets {value.kind}")
         if store.view.numel != self.count(store.level):
-            self.fail(store.tensor, f"is written {store.view.numel} times over {self.count(store.level)} indices")
+            self.fail(
+                store.tensor, f"is written {store.view.numel} times over {self.count(store.level)} indices"
+            )
         if store.level == "row" and value.level == "full":
             self.fail(store.tensor, f"is written once a row from {store.value}, which differs along it")
         self.inside(store.tensor, store.view, tensor.numel)
@@ -185,7 +193,9 @@ class _Kernel:
                 self.fail(self.accesses[s.access].tensor, "is read from memory in the kernel that writes it")
 
     def statements(self) -> Iterable[Statement]:
-        return (s for stage in self.kernel.stages if isinstance(stage, (RowBlock, ColumnLoop)) for s in stage.body)
+        return (
+            s for stage in self.kernel.stages if isinstance(stage, (RowBlock, ColumnLoop)) for s in stage.body
+        )
 
     def access(self, a: Access) -> None:
         if len(a.outer) != len(self.kernel.outer):
@@ -198,8 +208,12 @@ class _Kernel:
         if self.kernel.axis == "inner" and (a.window or a.index):
             self.fail(a.name, "has a window or an index where vectors run along the inner dimension")
         if a.window and (a.column == "zero" or not 0 <= a.window[0] < a.window[1]):
-            self.fail(a.name, f"has the window {a.window} and stands still" if a.column == "zero" else
-                      f"has the window {a.window}")
+            self.fail(
+                a.name,
+                f"has the window {a.window} and stands still"
+                if a.column == "zero"
+                else f"has the window {a.window}",
+            )
 
     def stage(self, stage: Stage) -> None:
         if isinstance(stage, ReduceRow):
@@ -209,7 +223,9 @@ class _Kernel:
             return
         self.columns = {}
         for s in stage.body:
-            self.statement(s, self.columns if isinstance(stage, ColumnLoop) else self.rows, isinstance(stage, ColumnLoop))
+            self.statement(
+                s, self.columns if isinstance(stage, ColumnLoop) else self.rows, isinstance(stage, ColumnLoop)
+            )
 
     def define(self, scope: dict[str, Class], name: str, kind: Class) -> None:
         if name in self.rows or name in self.columns:
@@ -226,7 +242,9 @@ class _Kernel:
 
     def statement(self, s: Statement, scope: dict[str, Class], loop: bool) -> None:
         if isinstance(s, (Keep, Kept, Accumulate, Choose)) and not loop:
-            self.fail(getattr(s, "name", getattr(s, "value", "")), f"is a {type(s).__name__} outside a column loop")
+            self.fail(
+                getattr(s, "name", getattr(s, "value", "")), f"is a {type(s).__name__} outside a column loop"
+            )
         if isinstance(s, LoadValue):
             self.load(s)
         elif isinstance(s, Compute):
@@ -284,9 +302,8 @@ def _kinds(op: OpDef, operands: list[Class | None], result: Class) -> str:
     if not given:
         return f"gives {op.name} only numbers"
     if op.operands in ("float", "bool"):
-        expected = op.operands
-        if any(k != expected for k in given):
-            return f"gives {op.name} {given}, which takes {expected}"
+        if any(k != op.operands for k in given):
+            return f"gives {op.name} {given}, which takes {op.operands}"
     elif op.operands == "condition":
         if operands[0] not in ("bool", None) or any(k not in (result, None) for k in operands[1:]):
             return f"gives {op.name} {operands} for a {result}"

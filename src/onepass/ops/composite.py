@@ -248,7 +248,9 @@ def dropout(b: Builder, input: Value, p: float, train: bool | None) -> tuple[Val
 
 
 def full(b: Builder, size: Any, fill_value: Any, dtype: Any = None, **layout: Any) -> Value:
-    inferred = torch.bool if isinstance(fill_value, bool) else torch.int64 if isinstance(fill_value, int) else None
+    inferred = (
+        torch.bool if isinstance(fill_value, bool) else torch.int64 if isinstance(fill_value, int) else None
+    )
     return b.constant(size, fill_value, dtype or inferred or torch.get_default_dtype())
 
 
@@ -275,7 +277,9 @@ def scalar_tensor(b: Builder, s: Any, dtype: Any = None, **layout: Any) -> Value
 
 
 def arange(b: Builder, end: Any, start: Any = 0, step: Any = 1, dtype: Any = None, **layout: Any) -> Value:
-    if any(isinstance(x, float) for x in (start, end, step)) or (dtype is not None and dtype.is_floating_point):
+    if any(isinstance(x, float) for x in (start, end, step)) or (
+        dtype is not None and dtype.is_floating_point
+    ):
         b.refuse("dtype: floating-point arange")
     if step != 1:
         b.refuse("unsupported op: arange with a step")
@@ -309,10 +313,19 @@ COMPOSITES: tuple[CompositeDef, ...] = (
     CompositeDef("addcmul", ("addcmul.default",), addcmul, "x + value y z", _TORCH),
     CompositeDef("addcdiv", ("addcdiv.default",), addcdiv, "x + value y / z", _TORCH),
     CompositeDef("lerp", ("lerp.Tensor", "lerp.Scalar"), lerp, "x + weight (y - x)", _TORCH),
-    CompositeDef("masked_fill", ("masked_fill.Scalar", "masked_fill.Tensor"), masked_fill,
-                 "value where the mask holds, else x", _TORCH),
-    CompositeDef("bitwise_and", ("bitwise_and.Tensor",), _boolean("logical_and"), "x and y, for booleans", _TORCH),
-    CompositeDef("bitwise_or", ("bitwise_or.Tensor",), _boolean("logical_or"), "x or y, for booleans", _TORCH),
+    CompositeDef(
+        "masked_fill",
+        ("masked_fill.Scalar", "masked_fill.Tensor"),
+        masked_fill,
+        "value where the mask holds, else x",
+        _TORCH,
+    ),
+    CompositeDef(
+        "bitwise_and", ("bitwise_and.Tensor",), _boolean("logical_and"), "x and y, for booleans", _TORCH
+    ),
+    CompositeDef(
+        "bitwise_or", ("bitwise_or.Tensor",), _boolean("logical_or"), "x or y, for booleans", _TORCH
+    ),
     CompositeDef("bitwise_not", ("bitwise_not.default",), bitwise_not, "not x, for booleans", _TORCH),
     CompositeDef("sum", ("sum.dim_IntList", "sum.default"), sum_, "sum along dimensions", _TORCH),
     CompositeDef("mean", ("mean.dim", "mean.default"), mean, "mean along dimensions", _TORCH),
@@ -320,16 +333,29 @@ COMPOSITES: tuple[CompositeDef, ...] = (
     CompositeDef("amin", ("amin.default",), amin, "smallest element along dimensions", _TORCH),
     CompositeDef("var_mean", ("var_mean.correction",), var_mean, "variance and mean, centred", _TORCH),
     CompositeDef("var", ("var.correction",), var, "variance, centred", _TORCH),
-    CompositeDef("vector_norm", ("linalg_vector_norm.default",), vector_norm, "1-, 2- or infinity-norm", _TORCH),
-    CompositeDef("layer_norm", ("native_layer_norm.default",), layer_norm,
-                 "(x - mean) rstd weight + bias, with its statistics", "arXiv:1607.06450"),
-    CompositeDef("rms_norm", ("_fused_rms_norm.default",), rms_norm, "x rstd weight, with rstd", "arXiv:1910.07467"),
+    CompositeDef(
+        "vector_norm", ("linalg_vector_norm.default",), vector_norm, "1-, 2- or infinity-norm", _TORCH
+    ),
+    CompositeDef(
+        "layer_norm",
+        ("native_layer_norm.default",),
+        layer_norm,
+        "(x - mean) rstd weight + bias, with its statistics",
+        "arXiv:1607.06450",
+    ),
+    CompositeDef(
+        "rms_norm", ("_fused_rms_norm.default",), rms_norm, "x rstd weight, with rstd", "arXiv:1910.07467"
+    ),
     CompositeDef("softmax", ("_softmax.default",), softmax, "exp(x - max) / sum", _TORCH),
-    CompositeDef("log_softmax", ("_log_softmax.default",), log_softmax, "x - max - log(sum exp(x - max))", _TORCH),
+    CompositeDef(
+        "log_softmax", ("_log_softmax.default",), log_softmax, "x - max - log(sum exp(x - max))", _TORCH
+    ),
     CompositeDef("to_copy", ("_to_copy.default",), to_copy, "a cast", _TORCH),
     CompositeDef("convert", ("prims.convert_element_type.default",), convert, "a cast", _TORCH),
     CompositeDef("clone", ("clone.default", "lift_fresh_copy.default"), clone, "a copy", _TORCH),
-    CompositeDef("dropout", ("native_dropout.default",), dropout, "identity outside training", "JMLR 15 (2014) 1929"),
+    CompositeDef(
+        "dropout", ("native_dropout.default",), dropout, "identity outside training", "JMLR 15 (2014) 1929"
+    ),
     CompositeDef("full", ("full.default",), full, "a constant", _TORCH),
     CompositeDef("zeros", ("zeros.default",), _filled(0), "zeros", _TORCH),
     CompositeDef("ones", ("ones.default",), _filled(1), "ones", _TORCH),
@@ -337,8 +363,13 @@ COMPOSITES: tuple[CompositeDef, ...] = (
     CompositeDef("ones_like", ("ones_like.default", "new_ones.default"), _filled_like(1), "ones", _TORCH),
     CompositeDef("full_like", ("full_like.default",), full_like, "a constant", _TORCH),
     CompositeDef("scalar_tensor", ("scalar_tensor.default",), scalar_tensor, "a constant", _TORCH),
-    CompositeDef("arange", ("arange.default", "arange.start", "arange.start_step"), arange,
-                 "start, start + 1, …", _TORCH),
+    CompositeDef(
+        "arange",
+        ("arange.default", "arange.start", "arange.start_step"),
+        arange,
+        "start, start + 1, …",
+        _TORCH,
+    ),
     CompositeDef("embedding", ("embedding.default",), embedding, "rows of a table", _TORCH),
     CompositeDef("cat", ("cat.default",), concatenate, "pieces one after the other", _TORCH),
 )

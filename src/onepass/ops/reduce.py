@@ -9,10 +9,33 @@ from onepass.ops.opdef import ReductionDef
 _TORCH = "PyTorch operator reference"
 
 REDUCTIONS: tuple[ReductionDef, ...] = (
-    ReductionDef("sum", "0.0f", "({0} + {1})", "sum", lambda x, dims: x.sum(dims, keepdim=True),
-                 "the sum of the elements", _TORCH),
-    ReductionDef("max", "-INFINITY_F", "op_max({0}, {1})", "max", lambda x, dims: torch.amax(x, dims, keepdim=True),
-                 "the largest element; NaN wins", _TORCH, cost=2),
-    ReductionDef("min", "INFINITY_F", "op_min({0}, {1})", "min", lambda x, dims: torch.amin(x, dims, keepdim=True),
-                 "the smallest element; NaN wins", _TORCH, cost=2),
+    ReductionDef(
+        "sum",
+        "0.0f",
+        "({0} + {1})",
+        "sum",
+        lambda x, dims: x.sum(dims, keepdim=True),
+        "the sum of the elements",
+        _TORCH,
+    ),
+    ReductionDef(
+        "max",
+        "-INFINITY_F",
+        "op_max({0}, {1})",
+        "max",
+        lambda x, dims: torch.amax(x, dims, keepdim=True),
+        "the largest element; NaN wins",
+        _TORCH,
+        cost=2,
+    ),
+    ReductionDef(
+        "min",
+        "INFINITY_F",
+        "op_min({0}, {1})",
+        "min",
+        lambda x, dims: torch.amin(x, dims, keepdim=True),
+        "the smallest element; NaN wins",
+        _TORCH,
+        cost=2,
+    ),
 )

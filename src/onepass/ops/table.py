@@ -15,26 +15,75 @@ BY_ATEN: dict[str, OpDef | CompositeDef] = {
 }
 
 # ATen ops that only change how a tensor is addressed. They become addresses, not nodes.
-VIEWS: frozenset[str] = frozenset({
-    "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default", "transpose.int", "t.default",
-    "permute.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "expand.default",
-    "slice.Tensor", "select.int", "narrow.default", "alias.default", "detach.default", "split.Tensor",
-    "split_with_sizes.default", "chunk.default", "unbind.int", "as_strided.default", "diagonal.default",
-    "unfold.default", "view.dtype", "lift_fresh.default",
-})
+VIEWS: frozenset[str] = frozenset(
+    {
+        "view.default",
+        "_unsafe_view.default",
+        "reshape.default",
+        "_reshape_alias.default",
+        "transpose.int",
+        "t.default",
+        "permute.default",
+        "unsqueeze.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "expand.default",
+        "slice.Tensor",
+        "select.int",
+        "narrow.default",
+        "alias.default",
+        "detach.default",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "chunk.default",
+        "unbind.int",
+        "as_strided.default",
+        "diagonal.default",
+        "unfold.default",
+        "view.dtype",
+        "lift_fresh.default",
+    }
+)
 
 # ATen ops that read of their first operand only as many elements as they return.
-GATHERS: frozenset[str] = frozenset({
-    "embedding.default", "index.Tensor", "index_select.default", "gather.default", "take.default",
-    "take_along_dim.default",
-})
+GATHERS: frozenset[str] = frozenset(
+    {
+        "embedding.default",
+        "index.Tensor",
+        "index_select.default",
+        "gather.default",
+        "take.default",
+        "take_along_dim.default",
+    }
+)
 
 # ATen ops bound by arithmetic, not by memory: they stay with PyTorch whatever surrounds them.
-COMPUTE_BOUND: frozenset[str] = frozenset({
-    "mm.default", "bmm.default", "addmm.default", "baddbmm.default", "dot.default", "mv.default", "addmv.default",
-    "linear.default", "matmul.default", "convolution.default", "conv1d.default", "conv2d.default", "einsum.default",
-    "_scaled_dot_product_flash_attention.default", "_scaled_dot_product_flash_attention_for_cpu.default",
-    "_scaled_dot_product_efficient_attention.default", "_scaled_dot_product_cudnn_attention.default",
-    "_scaled_dot_product_attention_math.default", "scaled_dot_product_attention.default", "_addmm_activation.default",
-    "_scaled_mm.default", "_int_mm.default", "attention.default", "mkldnn_linear_pointwise.default",
-})
+COMPUTE_BOUND: frozenset[str] = frozenset(
+    {
+        "mm.default",
+        "bmm.default",
+        "addmm.default",
+        "baddbmm.default",
+        "dot.default",
+        "mv.default",
+        "addmv.default",
+        "linear.default",
+        "matmul.default",
+        "convolution.default",
+        "conv1d.default",
+        "conv2d.default",
+        "einsum.default",
+        "_scaled_dot_product_flash_attention.default",
+        "_scaled_dot_product_flash_attention_for_cpu.default",
+        "_scaled_dot_product_efficient_attention.default",
+        "_scaled_dot_product_cudnn_attention.default",
+        "_scaled_dot_product_attention_math.default",
+        "scaled_dot_product_attention.default",
+        "_addmm_activation.default",
+        "_scaled_mm.default",
+        "_int_mm.default",
+        "attention.default",
+        "mkldnn_linear_pointwise.default",
+    }
+)

@@ -67,20 +67,50 @@ class _Lowering:
         if refused:
             return refused
         stages = self.stages()
-        kept = tuple(dict.fromkeys(s.value for stage in stages if isinstance(stage, ColumnLoop)
-                                   for s in stage.body if isinstance(s, Keep)))
-        floats = [self.cluster.tensors[s.tensor].dtype for s in self.cluster.stores
-                  if self.cluster.tensors[s.tensor].dtype.kind == "float"]
+        kept = tuple(
+            dict.fromkeys(
+                s.value
+                for stage in stages
+                if isinstance(stage, ColumnLoop)
+                for s in stage.body
+                if isinstance(s, Keep)
+            )
+        )
+        floats = [
+            self.cluster.tensors[s.tensor].dtype
+            for s in self.cluster.stores
+            if self.cluster.tensors[s.tensor].dtype.kind == "float"
+        ]
         half = bool(floats) and all(d.nbytes == 2 for d in floats)
-        symbols = sorted({name for n in self.cluster.nodes if isinstance(n, Map)
-                          for o in n.operands if isinstance(o, Poly) for name in o.names})
-        loops = [{s.access for s in stage.body if isinstance(s, LoadValue)}
-                 for stage in stages if isinstance(stage, ColumnLoop)]
-        accesses = tuple(replace(a, resident=sum(a.name in loop for loop in loops) > 1)
-                         for a in self.accesses.values())
-        return Kernel(self.cluster.name, accesses, tuple(stages), self.layout.outer,
-                      self.layout.reduced, self.layout.inner, "inner" if self.inside else "reduced", kept, half,
-                      tuple(symbols))
+        symbols = sorted(
+            {
+                name
+                for n in self.cluster.nodes
+                if isinstance(n, Map)
+                for o in n.operands
+                for name in (o.names if isinstance(o, Poly) else ())
+            }
+        )
+        loops = [
+            {s.access for s in stage.body if isinstance(s, LoadValue)}
+            for stage in stages
+            if isinstance(stage, ColumnLoop)
+        ]
+        accesses = tuple(
+            replace(a, resident=sum(a.name in loop for loop in loops) > 1) for a in self.accesses.values()
+        )
+        return Kernel(
+            self.cluster.name,
+            accesses,
+            tuple(stages),
+            self.layout.outer,
+            self.layout.reduced,
+            self.layout.inner,
+            "inner" if self.inside else "reduced",
+            kept,
+            half,
+            tuple(symbols),
+        )
 
     def place(self, node: Node) -> None:
         """Where a node's value differs, and the phase it is known in."""
@@ -128,8 +158,16 @@ class _Lowering:
     def access(self, name: str, tensor: str, strides: Strides) -> Access:
         step = strides.inner if self.inside else strides.reduced
         column: Column = "zero" if step == 0 else "unit" if step == 1 else "strided"
-        return Access(name, tensor, self.cluster.tensors[tensor].dtype, strides.outer, column, step,
-                      strides.reduced if self.inside else 0, strides.offset)
+        return Access(
+            name,
+            tensor,
+            self.cluster.tensors[tensor].dtype,
+            strides.outer,
+            column,
+            step,
+            strides.reduced if self.inside else 0,
+            strides.offset,
+        )
 
     # Stages
 
@@ -147,15 +185,21 @@ class _Lowering:
             loop = self.loop(p)
             if loop:
                 stages.append(ColumnLoop(tuple(loop)))
-            stages.extend(ReduceRow(self.short[n.name], n.op) for n in self.cluster.nodes
-                          if isinstance(n, Reduce) and self.phase[n.name] == p + 1)
+            stages.extend(
+                ReduceRow(self.short[n.name], n.op)
+                for n in self.cluster.nodes
+                if isinstance(n, Reduce) and self.phase[n.name] == p + 1
+            )
         return stages
 
     def goals(self, p: int) -> tuple[list[Reduce], list[tuple[str, str]]]:
         """What the column loop of a phase is for: reductions, and (store, value)."""
         reductions = [n for n in self.cluster.nodes if isinstance(n, Reduce) and self.phase[n.name] == p + 1]
-        stores = [(f"store:{i}", s.value) for i, s in enumerate(self.cluster.stores)
-                  if s.level == "full" and self.phase[s.value] == p]
+        stores = [
+            (f"store:{i}", s.value)
+            for i, s in enumerate(self.cluster.stores)
+            if s.level == "full" and self.phase[s.value] == p
+        ]
         return reductions, stores
 
     def needs(self, p: int) -> None:
@@ -201,8 +245,11 @@ class _Lowering:
             if ready and node.name not in done:
                 body.append(self.statement(node))
                 done.add(node.name)
-        body.extend(StoreValue(self.accesses[f"store:{i}"].name, self.short[s.value])
-                    for i, s in enumerate(self.cluster.stores) if s.level == "row" and self.phase[s.value] == p)
+        body.extend(
+            StoreValue(self.accesses[f"store:{i}"].name, self.short[s.value])
+            for i, s in enumerate(self.cluster.stores)
+            if s.level == "row" and self.phase[s.value] == p
+        )
         return body
 
     def loop(self, p: int) -> list[Statement]:
@@ -247,4 +294,3 @@ class _Lowering:
         if isinstance(node, Select):
             return Choose(name, names, node.bounds, node.kind)
         return Compute(name, node.op, names, node.kind)
-

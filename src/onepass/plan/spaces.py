@@ -66,10 +66,17 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
             return read
         nodes, renamed[node.name] = read
     after = [_restore(replace(s, value=renamed.get(s.value, s.value)), second) for s in consumer.stores]
-    return tidy(Cluster(
-        f"{producer.name}+{consumer.name}", space, tuple(nodes), (*stores, *after),
-        (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
-    ))
+    return tidy(
+        Cluster(
+            f"{producer.name}+{consumer.name}",
+            space,
+            tuple(nodes),
+            (*stores, *after),
+            (*producer.origins, *consumer.origins),
+            {**producer.tensors, **consumer.tensors},
+            consumer.device,
+        )
+    )
 
 
 Levels = dict[Level, Level]
@@ -117,7 +124,9 @@ def _written(stores: Iterable[Store], node: Node) -> list[Store]:
     return [s for s in stores if isinstance(node, Load) and s.tensor == node.tensor]
 
 
-def _read(nodes: list[Node], stores: list[Store], load: Node, space: Space) -> tuple[list[Node], str] | Refusal:
+def _read(
+    nodes: list[Node], stores: list[Store], load: Node, space: Space
+) -> tuple[list[Node], str] | Refusal:
     """What a load of stored values is instead: the value itself, or copies of the nodes behind it."""
     assert isinstance(load, Load)
     for store in stores:
@@ -126,7 +135,9 @@ def _read(nodes: list[Node], stores: list[Store], load: Node, space: Space) -> t
     return _copied(nodes, stores, load, space)
 
 
-def _copied(nodes: list[Node], stores: list[Store], load: Node, space: Space) -> tuple[list[Node], str] | Refusal:
+def _copied(
+    nodes: list[Node], stores: list[Store], load: Node, space: Space
+) -> tuple[list[Node], str] | Refusal:
     """Copies of the nodes behind a load of stored values."""
     assert isinstance(load, Load)
     made: tuple[list[Node], str] | Refusal = ""
@@ -146,7 +157,12 @@ def _direct(store: Store, load: Load, space: Space) -> str | None:
         return None
     if store.level == load.level:
         return store.value if is_identity(walk) else None
-    if store.level == "row" and load.level == "full" and space.outer is not None and space.reduced is not None:
+    if (
+        store.level == "row"
+        and load.level == "full"
+        and space.outer is not None
+        and space.reduced is not None
+    ):
         spread = View(((space.outer, space.inner), (space.reduced, 0), (space.inner, 1)))
         return store.value if _equal_walk(walk, spread) else None
     return None
@@ -167,7 +183,9 @@ def _inverse(view: View) -> View | None:
     if view.offset != 0:
         return None
     index = contiguous(view.sizes).dims
-    dims = [(stride, size, back) for (size, stride), (_, back) in zip(view.dims, index, strict=True) if size != 1]
+    dims = [
+        (stride, size, back) for (size, stride), (_, back) in zip(view.dims, index, strict=True) if size != 1
+    ]
     ordered: list[tuple[Size, Size]] = []
     step: Size = 1
     while dims:
@@ -200,13 +218,20 @@ def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
         grafted = _copied([*producer.nodes, *nodes], written, node, consumer.space)
         if isinstance(grafted, str):
             return grafted
-        nodes = grafted[0][len(producer.nodes):]
+        nodes = grafted[0][len(producer.nodes) :]
         renamed[node.name] = grafted[1]
     after = tuple(replace(s, value=renamed.get(s.value, s.value)) for s in consumer.stores)
-    return tidy(Cluster(
-        f"{producer.name}>{consumer.name}", consumer.space, tuple(nodes), after,
-        (*producer.origins, *consumer.origins), {**producer.tensors, **consumer.tensors}, consumer.device,
-    ))
+    return tidy(
+        Cluster(
+            f"{producer.name}>{consumer.name}",
+            consumer.space,
+            tuple(nodes),
+            after,
+            (*producer.origins, *consumer.origins),
+            {**producer.tensors, **consumer.tensors},
+            consumer.device,
+        )
+    )
 
 
 def _graft(nodes: list[Node], store: Store, load: Load, space: Space) -> tuple[list[Node], str] | Refusal:
@@ -256,8 +281,17 @@ def merge_side_by_side(a: Cluster, b: Cluster) -> Cluster | Refusal:
     space, first, second = placed
     nodes = (*(_relevel(n, first) for n in a.nodes), *(_relevel(n, second) for n in b.nodes))
     stores = (*(_restore(s, first) for s in a.stores), *(_restore(s, second) for s in b.stores))
-    return tidy(Cluster(f"{a.name}|{b.name}", space, nodes, stores, (*a.origins, *b.origins),
-                        {**a.tensors, **b.tensors}, a.device))
+    return tidy(
+        Cluster(
+            f"{a.name}|{b.name}",
+            space,
+            nodes,
+            stores,
+            (*a.origins, *b.origins),
+            {**a.tensors, **b.tensors},
+            a.device,
+        )
+    )
 
 
 def tidy(cluster: Cluster, keep: Callable[[str], bool] = lambda tensor: True) -> Cluster:
@@ -300,7 +334,9 @@ def lay_out(cluster: Cluster) -> Layout | Refusal:
             return f"space_mismatch: no address for {key}"
         walks[key] = (level, view)
     space = cluster.space
-    reduced, inner = (space.reduced, space.inner) if space.reduced is not None else (_columns(cluster, walks), 1)
+    reduced, inner = (
+        (space.reduced, space.inner) if space.reduced is not None else (_columns(cluster, walks), 1)
+    )
     if reduced is None:
         return "space_mismatch: accesses walk in sizes that do not nest"
     parts = {key: _cut(level, view, reduced, inner) for key, (level, view) in walks.items()}
@@ -375,4 +411,3 @@ def count(cluster: Cluster, level: Level) -> Size:
     """Values at a level."""
     rows = cluster.space.rows
     return cluster.space.numel if level == "full" or rows is None else rows
-

@@ -88,15 +88,13 @@ class CpuKernel:
     entry: Entry
 
 
+@functools.cache
 def load_driver(cache: DiskCache) -> ctypes.CDLL:
     """Compile the driver or take it from the cache, and load it.
 
     Raises: NoCompiler, CompileError, LoadError.
     """
     return _load(compile_cached(cpu_driver(), name="onepass_run", cache=cache).path, "onepass_run")
-
-
-_driver_of = functools.cache(load_driver)
 
 
 def _load(path: Path, name: str) -> ctypes.CDLL:
@@ -119,7 +117,7 @@ def load_kernel(
         kernel = _address(getattr(library, name))
     except AttributeError as e:
         raise LoadError(name, str(entry.path), str(e)) from e
-    return CpuKernel(name, _bind(_driver_of(cache), kernel, torch_threads()), entry)
+    return CpuKernel(name, _bind(load_driver(cache), kernel, torch_threads()), entry)
 
 
 def _bind(driver: ctypes.CDLL, kernel: int, threads: Threads) -> Run:
@@ -133,29 +131,7 @@ def _bind(driver: ctypes.CDLL, kernel: int, threads: Threads) -> Run:
         threads.thread_count,
         GRAIN_BYTES,
     )
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    new = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
     method = ctypes.addressof(ctypes.c_char.in_dll(driver, "onepass_run"))
     return cast(Run, new(method, job, None))
-
-
-def streaming_bytes() -> int:
-    """An output tensor of this many bytes or more is stored past the caches.
-
-    A quarter of the last-level cache. Measured (Zen 3, 32 MiB of cache, LayerNorm fp32 and a consumer of its
-    output, 2026-11-30): from 4 MiB on the two together take 0.82 of the time, at 2 MiB 1.2.
-    """
-    return last_level_cache_bytes() // 4
-
-
-@functools.cache
-def last_level_cache_bytes() -> int:
-    """The size of the processor's last cache; 32 MiB where the system does not say."""
-    for index in (3, 2):
-        try:
-            text = Path(f"/sys/devices/system/cpu/cpu0/cache/index{index}/size").read_text().strip()
-            return int(text.removesuffix("K")) * 1024
-        except (OSError, ValueError):
-            continue
-    return 32 * 1024 * 1024

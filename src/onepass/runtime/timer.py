@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from onepass import device as host
 from onepass.errors import HostTooSlow
-from onepass.runtime.launch_cpu import last_level_cache_bytes
 
 # Runs a contender on one of several sets of buffers, by its number.
 Call = Callable[[int], Any]
@@ -170,7 +170,7 @@ def last_cache_bytes(device: torch.device) -> int:
     """The size of the last cache before memory."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
-    return last_level_cache_bytes()
+    return host.last_cache_bytes()
 
 
 def keep_allocator_warm() -> bool:

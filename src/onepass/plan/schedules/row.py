@@ -70,8 +70,8 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
 
     Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md): up to 256
     vectors a row two vectors a lane and blocks of 128 threads; up to 2048 four, with 1024 threads resident, which
-    bounds a thread to 64 registers; above, eight vectors of 512 lanes, 3 of them in flight where two inputs meet. Loads of row
-    vectors after the last reduction cost nothing and free the registers that keep a second block resident.
+    bounds a thread to 64 registers; above, eight vectors of 512 lanes, 3 of them in flight where two inputs meet. Loads of
+    row vectors after the last reduction cost nothing and free the registers that keep a second block resident.
     """
     cols = kernel.cols
     if not isinstance(cols, int):
