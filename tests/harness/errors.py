@@ -1,9 +1,10 @@
 """How far a result may be from the interpreter.
 
 An element's error is measured in units of what no fp32 computation can avoid there: half a unit in the last place of the
-output's dtype, and how far the interpreted value moves when each operation in it is off by what the prelude states for it
-(the interpreter runs again with random errors of that size). The largest error in these units may be twice eager's own plus
-a floor of four: three runs with random signs find about half of the worst case, and a fused kernel orders its sums otherwise.
+output's dtype, and how far the interpreted value moves when each operation in it is off by what the prelude states for
+it (the interpreter runs again with random errors of that size). The largest error in these units may be twice eager's
+own plus a floor of four: three runs with random signs find about half of the worst case, and a fused kernel orders its
+sums otherwise.
 """
 
 from __future__ import annotations

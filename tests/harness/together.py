@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from onepass import build as pipeline
+from onepass import settings
 from onepass.build import Plan
 from onepass.capture import launch
 from onepass.capture.normalize import Captured, normalize
@@ -26,8 +27,7 @@ from onepass.device import KNOWN
 from onepass.emulate import Buffer, EmulatedKernel, KernelSource, compile_many
 from onepass.plan import merge
 from onepass.runtime.cache import open_cache
-from onepass.runtime.hostcc import compile_cached
-from onepass.runtime.launch_cpu import CpuKernel, _address, _bind, _driver_of, torch_threads
+from onepass.runtime.launch_cpu import CpuKernel, load_kernel
 
 H200 = KNOWN[0]
 # Kernels of one translation unit: enough that the prelude's 0.1 s is shared, few enough that two cores stay busy.
@@ -87,10 +87,8 @@ def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
         parts.append(f"#define {s.name} {names[-1]}\nnamespace onepass_{i} {{\n{body}\n}}\n#undef {s.name}\n")
     text = "".join(parts)
     # -O1 takes half the time of what ships; the flags that decide results are the same.
-    entry = compile_cached(text, name="together", cache=open_cache(), options=("-O1",))
-    library = ctypes.CDLL(str(entry.path))
-    driver = _driver_of(open_cache())
-    return [CpuKernel(n, _bind(driver, _address(getattr(library, n)), torch_threads()), entry) for n in names]
+    with mock.patch.dict(os.environ, {settings.CXX_FLAGS.name: "-O1"}):
+        return [load_kernel(text, name, cache=open_cache()) for name in names]
 
 
 # CUDA, emulated

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from onepass.dtypes import Class
 from onepass.errors import BadCluster
+from onepass.ir.address import View
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Store, operands
 from onepass.ir.kernel import (
     Access,
@@ -72,9 +73,16 @@ class _Cluster:
                 self.fail(node.name, f"uses {name} before it is defined")
         if node.level == "row" and self.cluster.space.reduced is None:
             self.fail(node.name, "is a value of a row where nothing reduces")
-        {Load: self.load, Iota: self.iota, Map: self.map, Select: self.select, Reduce: self.reduce}[
-            type(node)
-        ](node)
+        if isinstance(node, Load):
+            self.load(node)
+        elif isinstance(node, Iota):
+            self.iota(node)
+        elif isinstance(node, Map):
+            self.map(node)
+        elif isinstance(node, Select):
+            self.select(node)
+        else:
+            self.reduce(node)
 
     def count(self, level: Level) -> Size:
         return self.cluster.space.numel if level == "full" else (self.cluster.space.rows or 1)
@@ -99,16 +107,16 @@ class _Cluster:
         elif tensor is not None and node.index is None:
             self.inside(node.name, node.view, tensor.numel)
 
-    def inside(self, name: str, view: object, numel: Size) -> None:
+    def inside(self, name: str, view: View, numel: Size) -> None:
         """Where every number is known: no index leaves the tensor."""
-        dims, offset = view.dims, view.offset  # type: ignore[attr-defined]
-        if not all(isinstance(n, int) for n in (numel, offset, *(x for d in dims for x in d))) or any(
-            size == 0 for size, _ in dims
-        ):
+        numbers = [numel, view.offset, *(n for dim in view.dims for n in dim)]
+        known = [n for n in numbers if isinstance(n, int)]
+        if len(known) != len(numbers) or view.numel == 0:
             return
-        reach = [(size - 1) * stride for size, stride in dims]
+        count, offset, *dims = known
+        reach = [(size - 1) * stride for size, stride in zip(dims[::2], dims[1::2], strict=True)]
         low, high = offset + sum(min(r, 0) for r in reach), offset + sum(max(r, 0) for r in reach)
-        if low < 0 or high >= numel:  # type: ignore[operator]
+        if low < 0 or high >= count:
             self.fail(name, f"walks from {low} to {high} in {numel} elements")
 
     def iota(self, node: Iota) -> None:
