@@ -87,12 +87,14 @@ def place(
     tensor: Tensor, flat: Flat, shape: torch.Size, stride: tuple[int, ...], sizes: Sizes
 ) -> torch.Tensor:
     """A numbering as PyTorch would hold it: the inverse of `number`, in float64 or int64."""
+    at = torch.tensor(evaluate(tensor.memory.offset, sizes))
+    for n, step in tensor.memory.dims:
+        at = at[..., None] + torch.arange(evaluate(n, sizes)) * evaluate(step, sizes)
     x = torch.empty_strided(shape, stride, dtype=flat.dtype)
-    dims = [(evaluate(n, sizes), evaluate(s, sizes)) for n, s in tensor.memory.dims]
-    walked = torch.as_strided(
-        x, [n for n, _ in dims], [s for _, s in dims], evaluate(tensor.memory.offset, sizes)
+    storage = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,))
+    storage[at.reshape(-1)] = (
+        flat  # elements that share memory, as in an expanded tensor, hold the same value
     )
-    walked.copy_(flat.reshape(walked.shape))
     return x
 
 

@@ -385,7 +385,22 @@ def _columns(cluster: Cluster, walks: dict[str, tuple[Level, View]]) -> Size | N
         if isinstance(node, Select):
             return node.bounds[-1]
     common = refine([view.dims for _, view in walks.values()])
-    return None if common is None else (common[0][-1] if common[0] else 1)
+    if common is None:
+        return None
+    sizes, strides = common
+    chosen = _behind(cluster, [n.index for n in cluster.nodes if isinstance(n, Load) and n.index is not None])
+    if any(steps and steps[-1] != 0 for name, steps in zip(walks, strides, strict=True) if name in chosen):
+        return 1  # tables whose rows have one element: each index chooses another row
+    return sizes[-1] if sizes else 1
+
+
+def _behind(cluster: Cluster, names: Iterable[str]) -> set[str]:
+    """Nodes and all that they are computed from."""
+    found = set(names)
+    for node in reversed(cluster.nodes):
+        if node.name in found:
+            found.update(operands(node))
+    return found
 
 
 def _cut(
