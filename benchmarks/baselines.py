@@ -36,8 +36,10 @@ def eager(case: Case, inputs: Inputs) -> Call:
 
 
 def onepass(case: Case, inputs: Inputs) -> Call:
-    from onepass.capture.backend import onepass as backend
+    """Its own kernels or nothing: an op left to PyTorch raises, and is not timed as onepass."""
+    from onepass.capture.backend import Backend
 
+    backend = Backend(whole=case.name, keep=False)
     return _on(torch.compile(_fresh(case.function), backend=backend, dynamic=False), inputs)
 
 

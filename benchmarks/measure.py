@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -50,6 +50,10 @@ class Measured:
         """How many times faster than another: the median over the pairs of each round."""
         pairs = zip(self.us[other], self.us[contender], strict=True)
         return Spread.of([theirs / own for theirs, own in pairs]).median
+
+    def without(self, contenders: Collection[str]) -> Measured:
+        """Leave out some contenders' figures."""
+        return replace(self, us={name: us for name, us in self.us.items() if name not in contenders})
 
     @property
     def others(self) -> list[str]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 import copy
+import fcntl
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +27,7 @@ from typing import Any
 import torch
 
 from onepass.runtime.timer import Spread, interleaved, keep_allocator_warm
-from record import ROOT, Machine, commit, device_name, slug, versions, write_lines
+from record import ROOT, Machine, slug, write_lines
 
 ROUNDS = 15
 COMPILED = ("aot_eager", "inductor", "onepass")
@@ -103,13 +106,16 @@ def main(options: argparse.Namespace) -> int:
         kind, name, contender = options.one.split(":")
         device = torch.device(options.device or "cuda")
         subject = _Subject(MODELS[name], device)
-        found = subject.first(contender) if kind == "first" else subject.all(options.rounds or ROUNDS)
+        if kind == "first":
+            with _alone(options.lock):
+                found = subject.first(contender)
+        else:
+            found = subject.all(options.rounds or ROUNDS)
         options.out.write_text(json.dumps(found))
         return 0
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    name = device_name(device)
-    out = options.out or ROOT / "benchmarks" / "results" / slug(name) / "models.jsonl"
-    machine = Machine(name, versions(device), commit())
+    machine = Machine.here(device, options.commit)
+    out = options.out or ROOT / "benchmarks" / "results" / slug(machine.device) / "models.jsonl"
     chosen = [m for m in MODELS.values() if not options.cases or m.name in options.cases.split(",")]
     deadline = time.monotonic() + options.budget
     rows: list[dict[str, Any]] = []
@@ -130,12 +136,15 @@ def main(options: argparse.Namespace) -> int:
 def _model_rows(
     model: Model, device: torch.device, rounds: int | None, machine: Machine
 ) -> list[dict[str, Any]]:
-    whole = _process(f"all:{model.name}:", device, rounds)
+    (whole,) = _processes([f"all:{model.name}:"], device, rounds)
+    firsts = dict(
+        zip(COMPILED, _processes([f"first:{model.name}:{c}" for c in COMPILED], device), strict=True)
+    )
     batch, length = model.size(device.type == "cpu")
     rows = []
     for name in CONTENDERS:
         found = whole.get(name, {"fault": whole.get("fault", "no result")})
-        first = _process(f"first:{model.name}:{name}", device, None) if name in COMPILED else {}
+        first = firsts.get(name, {})
         spread = Spread.of(found["us"]) if "us" in found else None
         rows.append(
             {
@@ -163,41 +172,54 @@ def _model_rows(
     return rows
 
 
-def _process(one: str, device: torch.device, rounds: int | None) -> dict[str, Any]:
-    """Run one measurement in a fresh process with empty caches; its result, or its fault."""
-    with tempfile.TemporaryDirectory(prefix="onepass-bench-") as folder:
-        caches = {
-            name: f"{folder}/{name}"
-            for name in ("ONEPASS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-        }
-        out = Path(folder) / "out.json"
-        command = [
-            sys.executable,
-            str(Path(__file__).parent / "run.py"),
-            "--suite",
-            "models",
-            "--one",
-            one,
-            "--out",
-            str(out),
-            "--device",
-            str(device),
-            *(["--rounds", str(rounds)] if rounds else []),
-        ]
-        try:
-            done = subprocess.run(
-                command,
-                env={**os.environ, **caches},
-                timeout=PROCESS_S,
-                check=False,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        except subprocess.TimeoutExpired:
-            return {"fault": f"not done after {PROCESS_S} s"}
-        if out.exists():
-            return json.loads(out.read_text())  # type: ignore[no-any-return]
-        return {"fault": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+def _processes(ones: Sequence[str], device: torch.device, rounds: int | None = None) -> list[dict[str, Any]]:
+    """Run measurements in fresh processes with empty caches; the result of each, or its fault.
+
+    They start together, so that imports and weights do not take their time one after the other, and take turns
+    for what is measured.
+    """
+    with tempfile.TemporaryDirectory(prefix="onepass-bench-") as name:
+        folder = Path(name)
+        started = [_start(one, folder / str(k), device, rounds) for k, one in enumerate(ones)]
+        return [_result(process, folder / str(k)) for k, process in enumerate(started)]
+
+
+def _start(one: str, folder: Path, device: torch.device, rounds: int | None) -> subprocess.Popen[str]:
+    folder.mkdir()
+    caches = ("ONEPASS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    command = [sys.executable, str(Path(__file__).parent / "run.py"), "--suite", "models", "--one", one]
+    command += [
+        "--out",
+        str(folder / "out.json"),
+        "--lock",
+        str(folder.parent / "lock"),
+        "--device",
+        str(device),
+    ]
+    if rounds:
+        command += ["--rounds", str(rounds)]
+    environment = {**os.environ, **{cache: str(folder / cache) for cache in caches}}
+    with (folder / "errors").open("w") as errors:
+        return subprocess.Popen(command, env=environment, stdout=errors, stderr=errors, text=True)
+
+
+def _result(process: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
+    try:
+        process.wait(PROCESS_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return {"fault": f"not done after {PROCESS_S} s"}
+    out = folder / "out.json"
+    if out.exists():
+        return json.loads(out.read_text())  # type: ignore[no-any-return]
+    return {"fault": ((folder / "errors").read_text().strip().splitlines() or ["no message"])[-1]}
+
+
+@contextmanager
+def _alone(lock: str) -> Iterator[None]:
+    with open(lock, "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
 
 
 class _Subject:
@@ -259,6 +281,8 @@ class _Subject:
                 _step(self, model), Spread.of(us).median, self.device, _kernel_names(backend)
             )
             found[name] = {"us": us, "peak_bytes": self.peak(model), "where_us": where, "launches": launches}
+            if backend and backend.left:
+                found[name]["fault"] = f"left to PyTorch: {'; '.join(backend.left)}"
         self.errors(models, found)
         return found
 
@@ -274,11 +298,15 @@ class _Subject:
 
     def errors(self, models: Mapping[str, tuple[torch.nn.Module, Any]], found: dict[str, Any]) -> None:
         """Distance from float64, relative, of each contender's result."""
-        exact = self.run(copy.deepcopy(self.model).double()).cpu()
+        exact = self.run(copy.deepcopy(self.model).double())
+        size = exact.norm().item()
         for name, (model, _) in models.items():
-            result = self.run(model).cpu().double()
-            error = ((result - exact).norm() / exact.norm()).item()
-            found[name]["error"] = error if error == error else float("inf")
+            result = self.run(model)
+            parts = [
+                (r.double() - e).norm().item() for r, e in zip(result, exact, strict=True)
+            ]  # one a sequence
+            error = math.hypot(*parts) / size
+            found[name]["error"] = error if error == error else math.inf
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

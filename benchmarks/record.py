@@ -64,8 +64,9 @@ class Machine:
     commit: str
 
     @classmethod
-    def here(cls, device: torch.device) -> Machine:
-        return cls(device_name(device), versions(device), commit())
+    def here(cls, device: torch.device, named: str | None = None) -> Machine:
+        """This machine; ``named`` is the commit where there is no repository."""
+        return cls(device_name(device), versions(device), named or commit())
 
 
 def rows_of(measured: Measured, machine: Machine) -> list[Row]:
@@ -176,10 +177,7 @@ def _driver() -> str:
 
 
 def commit() -> str:
-    """The commit measured: ONEPASS_COMMIT where there is no repository; with a plus sign for uncommitted changes."""
-    named = os.environ.get("ONEPASS_COMMIT")
-    if named:
-        return named
+    """The commit checked out, with a plus sign when what is measured has uncommitted changes."""
     head = _git("rev-parse", "--short=12", "HEAD")
     changed = _git(
         "status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks/*.py", "benchmarks/*.toml"

@@ -109,7 +109,7 @@ def _cuda(point: Point, device: torch.device, sets: int) -> list[Roof]:
 
             def call(i: int, kernel: CudaKernel = kernel, blocks: int = blocks) -> Any:
                 kernel(blocks, index, (*streams.addresses(i), vectors))
-                return streams.outputs
+                return streams.outputs[i]
 
             found.append(Roof(f"{store} × {threads}", call, streams.bytes, streams.checker(call)))
     return found
@@ -126,7 +126,7 @@ def _cpu(point: Point, device: torch.device, sets: int) -> list[Roof]:
 
         def call(i: int, kernel: CpuKernel = kernel) -> Any:
             kernel.run(pack(*streams.addresses(i), streams.numel), pieces, piece_bytes, 0)
-            return streams.outputs
+            return streams.outputs[i]
 
         found.append(Roof(store, call, streams.bytes, streams.checker(call)))
     return found
@@ -156,7 +156,7 @@ def _arch(device: torch.device) -> str:
 
 
 class _Streams:
-    """Buffers of a point's sizes: `sets` of random inputs, one of outputs."""
+    """Buffers of a point's sizes: `sets` of random inputs and of outputs."""
 
     def __init__(self, point: Point, device: torch.device, sets: int, dtype: torch.dtype) -> None:
         self.numel = max(4, point.tensor_bytes // 4 // 4 * 4)
@@ -167,19 +167,20 @@ class _Streams:
             for _ in range(sets)
         ]
         self.inputs = [[t.view(dtype) for t in one] for one in random]
-        self.outputs = [torch.empty_like(self.inputs[0][0]) for _ in range(point.case.writes)]
-        self.pointers = [tuple(t.data_ptr() for t in (*one, *self.outputs)) for one in self.inputs]
+        self.outputs = [[torch.empty_like(one[0]) for _ in range(point.case.writes)] for one in self.inputs]
+        both = zip(self.inputs, self.outputs, strict=True)
+        self.pointers = [tuple(t.data_ptr() for t in (*one, *out)) for one, out in both]
 
     def addresses(self, index: int) -> tuple[int, ...]:
         return self.pointers[index]
 
     def checker(self, call: Call) -> Callable[[], str]:
         def check() -> str:
-            for out in self.outputs:
+            for out in self.outputs[0]:
                 out.view(torch.float32).fill_(torch.nan)
             call(0)
             want = self.combined()
-            wrong = [out for out in self.outputs if not torch.equal(out, want)]
+            wrong = [out for out in self.outputs[0] if not torch.equal(out, want)]
             return "a stream kernel wrote something else than its inputs combined" if wrong else ""
 
         return check

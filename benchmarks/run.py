@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from rules import verdicts, voids
 
 # A machine that is lent for ten minutes a command must have answered by then.
 BUDGET_S = 450.0
+# What is not compiled ahead by then is compiled when its point is measured.
+WARM_S = 180.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if workers:
         _warm_all(options.suite, workers, sys.argv[1:] if arguments is None else list(arguments))
         print(f"compiled ahead by {workers} processes in {time.monotonic() - start:.0f} s", flush=True)
-    run = Run(suite, device, options.out, start + options.budget)
+    run = Run(suite, Machine.here(device, options.commit), device, options.out, start + options.budget)
     run.all()
     return run.report()
 
@@ -66,10 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers", type=int, help="processes that compile ahead (a GPU: up to 12, a CPU: none)"
     )
-    parser.add_argument(
-        "--warm", help=argparse.SUPPRESS
-    )  # PART/PARTS: compile this share of the points and end
-    parser.add_argument("--one", help=argparse.SUPPRESS)  # of models: one measurement in a process of its own
+    parser.add_argument("--commit", help="what is measured, where there is no repository")
+    # For processes that this one starts: a share of the points to compile, one measurement of a model.
+    for hidden in ("--warm", "--one", "--lock"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
     return parser
 
 
@@ -112,42 +114,52 @@ def _warm_all(suite: str, workers: int, arguments: list[str]) -> None:
         for k in range(workers)
     ]
     for process in running:
-        process.wait()
+        try:
+            process.wait(WARM_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 class Run:
-    """A suite on a device: rows are written as they come, and again those of a second try."""
+    """A suite on a device: rows are written as they come; a point that does not count is tried once more."""
 
-    def __init__(self, suite: Suite, device: torch.device, out: Path | None, deadline: float) -> None:
-        self.suite, self.device, self.deadline = suite, device, deadline
-        self.machine = Machine.here(device)
-        default = ROOT / "benchmarks" / "results" / slug(self.machine.device) / f"{suite.name}.jsonl"
+    def __init__(
+        self, suite: Suite, machine: Machine, device: torch.device, out: Path | None, deadline: float
+    ) -> None:
+        self.suite, self.machine, self.device, self.deadline = suite, machine, device, deadline
+        default = ROOT / "benchmarks" / "results" / slug(machine.device) / f"{suite.name}.jsonl"
         self.out = out or default
-        self.good: dict[Point, Measured] = {}
+        self.good: dict[Point, Measured] = {}  # what counts
         self.void: dict[Point, dict[str, str]] = {}
         self.samples: dict[Point, dict[str, object]] = {}
 
     def all(self) -> None:
         print(f"{self.suite.name} on {self.machine.device}, {len(self.suite.points)} points", flush=True)
-        for point in self._in_time(self.suite.points):
-            self.one(point)
+        self.several(self.suite.points)
         again = [p for p in self.suite.points if self.void.get(p)]
         if again:
+            print(f"once more, {len(again)} that do not count", flush=True)
             _drop_tuned_kernels()
-        for point in self._in_time(again):
-            self.one(point)
+            self.several(again)
 
-    def _in_time(self, points: Sequence[Point]) -> Iterator[Point]:
-        for point in points:
-            if time.monotonic() > self.deadline:
+    def several(self, points: Sequence[Point]) -> None:
+        for number, point in enumerate(points, 1):
+            start = time.monotonic()
+            if start > self.deadline:
                 return
-            yield point
+            try:
+                self.one(point)
+                said = "; ".join(f"{name} void: {why}" for name, why in self.void[point].items())
+            except Exception as e:  # noqa: BLE001  (one point's failure must not lose the others' figures)
+                said = f"{type(e).__name__}: {e}"
+                self.void[point] = {"all": said}
+            print(f"{number}/{len(points)} {point} {time.monotonic() - start:.1f} s {said[:90]}", flush=True)
+            forget()
 
     def one(self, point: Point) -> None:
         found = measure(point, self.suite.protocol, self.suite.rounds, self.suite.contenders, self.device)
-        forget()
-        self.void[point] = voids(found, self.machine.device)
-        self.good[point] = replace(found, us={k: v for k, v in found.us.items() if k not in self.void[point]})
+        self.void[point] = void = voids(found, self.machine.device)
+        self.good[point] = found.without(void)
         self.samples[point] = {
             "point": str(point),
             "protocol": found.protocol,
@@ -156,33 +168,41 @@ class Run:
             "us": found.us,
             "absent": found.absent,
             "faults": found.faults,
-            "void": self.void[point],
+            "void": void,
         }
-        rows = rows_of(found, self.machine)
-        merge(self.out, [row for row in rows if row.contender not in self.void[point]])
+        merge(self.out, rows_of(self.good[point], self.machine) if ROOF in self.good[point].us else [])
         write_lines(self.out.with_suffix(".samples.jsonl"), self.samples.values())
-        print(_line(found, self.void[point]), flush=True)
 
     def report(self) -> int:
-        """Print what was asked and what was found; 0 when all was measured and holds, else 1."""
-        missing = [p for p in self.suite.points if p not in self.good]
+        """Print what was found and what was asked; 0 when all was measured, counts and holds, else 1."""
+        missing = [p for p in self.suite.points if p not in self.void]
         found = verdicts(list(self.good.values()))
         failed = [v for v in found if not v.holds]
-        reasons: dict[str, list[str]] = {}
-        for point, entry in self.samples.items():
-            for kind in ("absent", "faults", "void"):
-                for name, why in entry[kind].items():  # type: ignore[attr-defined]
-                    reasons.setdefault(f"{kind}: {name}: {why}", []).append(str(point))
-        print()
-        for reason, points in reasons.items():
+        print("\nGB/s of ideal bytes, share of the roof; onepass against the fastest other")
+        for m in self.good.values():
+            print(_line(m))
+        for reason, points in self.reasons().items():
             print(f"{reason} [{points[0]}{f' and {len(points) - 1} more' if len(points) > 1 else ''}]")
         for point in missing:
             print(f"not measured, out of time: {point}")
-        print(f"\n{self.suite.acceptance}: {len(found) - len(failed)} of {len(found)} hold")
+        print(f"{self.suite.acceptance}: {len(found) - len(failed)} of {len(found)} hold")
         for verdict in failed:
             print(f"  {verdict}")
         print(f"rows: {self.out}")
         return 1 if failed or missing or any(self.void.values()) else 0
+
+    def reasons(self) -> dict[str, list[Point]]:
+        """Why a figure is missing or does not count → where."""
+        found: dict[str, list[Point]] = {}
+        for point in self.void:
+            m = self.good.get(point)
+            kinds = {"void": self.void[point]}
+            if m:
+                kinds |= {"absent": dict(m.absent), "wrong": dict(m.faults)}
+            for kind, entries in kinds.items():
+                for name, why in entries.items():
+                    found.setdefault(f"{kind}: {name}: {why}", []).append(point)
+        return found
 
 
 def _drop_tuned_kernels() -> None:
@@ -192,20 +212,21 @@ def _drop_tuned_kernels() -> None:
     PyCodeCache.cache_clear()
 
 
-def _line(m: Measured, void: dict[str, str]) -> str:
-    """One point: the roof, then each contender's GB/s and share of the roof."""
-    parts = [f"{m.point.case.name:25} {m.point.dtype} {m.point.rows:8} × {m.point.cols:<6}"]
-    parts.append(f"roof {m.roof_gbps:7.1f}")
-    for name in m.us:
-        if name != ROOF:
-            mark = "!" if name in void else " "
-            spread = m.spread(name)
-            parts.append(
-                f"{name} {m.gbps(name):7.1f} ({m.gbps(name) / m.roof_gbps:.2f}, "
-                f"{spread.median:.1f} ± {spread.iqr / 2:.1f} µs){mark}"
-            )
-    parts += [f"{name} wrong: {why}" for name, why in m.faults.items()]
-    return "  ".join(parts)
+def _line(m: Measured) -> str:
+    """One point in a hundred columns."""
+    start = f"{m.point.case.name:24} {m.point.dtype} {m.point.rows:>7} × {m.point.cols:<5}"
+    if ROOF not in m.us:
+        return f"{start} does not count"
+    line = f"{start} roof {m.roof_gbps:7.1f}"
+    if "onepass" not in m.us:
+        return f"{line}  no onepass"
+    line += f"  onepass {m.gbps('onepass'):7.1f} {m.gbps('onepass') / m.roof_gbps:.3f}"
+    if m.others:
+        best = min(m.others, key=lambda name: m.spread(name).median)
+        line += f"  {m.ratio('onepass', best):5.2f} × {best}"
+    if m.protocol != "cold":
+        line += f"  {m.spread('onepass').median:.2f} µs {m.protocol}"
+    return line
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Backend:
         if settings.DISABLE.read():
             self.left.append("ONEPASS_DISABLE is set")
             return graph.forward
-        if torch.is_grad_enabled() and needs_gradients(graph):
+        if needs_gradients(graph):
             return self.leave(graph, GRADIENTS)
         untouched = _copy(graph)
         try:
