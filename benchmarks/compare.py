@@ -68,8 +68,10 @@ def _relative_spread(entry: Entry) -> float:
 
 def compare(old: Sequence[Entry], new: Sequence[Entry]) -> list[Judgement]:
     """Judge every measurement that both files have, in the new one's order."""
-    before = {key_of(entry): entry for entry in old}
-    return [judge(before[key_of(entry)], entry) for entry in new if key_of(entry) in before]
+    before = {key_of(entry): entry for entry in old if entry["median_us"]}
+    return [
+        judge(before[key_of(entry)], entry) for entry in new if entry["median_us"] and key_of(entry) in before
+    ]
 
 
 def key_of(entry: Entry) -> tuple[Any, ...]:

@@ -221,6 +221,27 @@ def test_a_reader_of_the_layout_keeps_the_traced_one() -> None:
     assert same(captured(function).run(*operands), function(*operands), ROUNDING)
 
 
+def test_operands_are_not_copied_only_to_be_dense() -> None:
+    def function(packed: Tensor, then: Callable[[Tensor], Tensor]) -> Tensor:
+        query, key, value = (
+            part.transpose(1, 2).contiguous() for part in packed.unflatten(-1, (3, 4, 8)).unbind(2)
+        )
+        return then(F.scaled_dot_product_attention(query, key, value))
+
+    packed, weight = torch.randn(2, 7, 96), torch.randn(5, 32)
+
+    def project(mixed: Tensor) -> Tensor:
+        return F.linear(mixed.transpose(1, 2).reshape(2, 7, 32), weight)
+
+    def read_densely(mixed: Tensor) -> Tensor:
+        return mixed.view(2, -1) * 2
+
+    for then, copies in ((project, 0), (read_densely, 3)):
+        got = captured(function)
+        assert same(got.run(packed, then), function(packed, then), ROUNDING)
+        assert got.calls["aten.clone.default"] == copies
+
+
 def expanded(tensor: Tensor) -> Tensor:
     batch, count, length, dim = tensor.shape
     return tensor[:, :, None].expand(batch, count, 3, length, dim).reshape(batch, count * 3, length, dim)

@@ -155,6 +155,26 @@ def test_the_next_row_is_asked_for_only_with_one_large_input() -> None:
         assert ("prefetch(x0_g + a->" in kernel.source.text) is ahead
 
 
+def test_squares_are_added_with_one_rounding() -> None:
+    """Only where the square goes nowhere else: its value is needed rounded there."""
+
+    def squares(x: Tensor) -> Tensor:
+        return (x * x).sum(-1)
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * x
+        return y, y.sum(-1)
+
+    x, _, _ = of_inputs(5, 1000)
+    for function, once in ((squares, True), (both, False)):
+        run, backend = compiled(function)
+        with torch.no_grad():
+            assert close(run(x), function(x.double()))
+        (kernel,) = backend.compiled[0].plan.kernels
+        text = kernel.source.text
+        assert ("op_fma" in text[text.index("struct Args {") :]) is once
+
+
 def test_the_comparison_rejects_a_row_that_lacks_its_last_column() -> None:
     x, w, b = of_inputs(5, 1000)
     short = F.pad(norm(x[:, :-1], w[:-1], b[:-1]), (0, 1))

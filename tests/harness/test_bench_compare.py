@@ -9,7 +9,7 @@ import pytest
 import compare
 
 
-def entry(us: float = 100.0, iqr: float = 0.5, roof: float = 4260.0, **more: Any) -> dict[str, Any]:
+def entry(us: float | None = 100.0, iqr: float = 0.5, roof: float = 4260.0, **more: Any) -> dict[str, Any]:
     row = {
         "case": "softmax",
         "direction": "forward",
@@ -66,6 +66,10 @@ def test_exit_code_is_of_the_contender_asked_about(
     assert compare.main([str(old), str(new), "--contender", "any"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("1 SLOWER, 1 SAME (only new: 1, only old: 0)\nSLOWER    eager")
+
+
+def test_a_model_without_a_figure_is_left_out() -> None:
+    assert compare.compare([entry(us=None)], [entry()]) == compare.compare([entry()], [entry(us=None)]) == []
 
 
 def test_nothing_in_common_is_misuse(tmp_path: Path) -> None:

@@ -131,12 +131,26 @@ def _rewrite_attention(node: Node, rewriting: _Rewriting) -> SetAside:
     with node.graph.inserting_before(node):
         settled = _settled(call, rewriting)
         new = replace(call, attn_mask=settled.mask, is_causal=settled.is_causal)
+        if _heads_inner(node):
+            new = replace(
+                new, query=_uncopied(call.query), key=_uncopied(call.key), value=_uncopied(call.value)
+            )
         why = _why_not_opaque(call, rewriting)
         _replace(node, _ungrouped(new), opaque=why is None)
     if call.attn_mask is not None:
         erase_unused(call.attn_mask, rewriting.grids)
     reason = settled.reason if why is None else f"{settled.reason}; {why}"
     return SetAside(node.name, why is None, settled.outcome, reason)
+
+
+def _uncopied(node: Node) -> Node:
+    """x of ``x.contiguous()``: attention takes any strides, and writes its result in the order of its query's."""
+    source = (
+        node.args[0] if name_of(node) == "contiguous" and len(node.args) == 1 and not node.kwargs else None
+    )
+    if not isinstance(source, Node) or not _is_plain(source) or source.meta["example_value"]._version:
+        return node
+    return source if source.meta["example_value"].stride(-1) == 1 else node
 
 
 def _settled(call: _Call, rewriting: _Rewriting) -> _Settled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct as packing
+from collections.abc import Mapping, Sequence
 
 from onepass.codegen.arguments import Field, fields, iotas, spell_size, statements, struct
 from onepass.codegen.cpu_prelude import cpu_prelude
@@ -248,13 +249,12 @@ class _Printer:
             self.put(
                 depth + 1, f"prefetch({self.ahead.name}_g + a->{self.ahead.name}_o{self.rank - 1} + {c});"
             )
+        once = {} if fresh else _rounded_once(body)
         for s in body:
             if isinstance(s, Accumulate):
-                value = self.operand(s.value, "float")
-                if fresh:
-                    value = f"op_where({fresh}, {value}, vf({IDENTITY[s.op]}))"
-                total = f"{s.name}_a{u}"
-                self.put(depth + 1, f"{total} = {REDUCE[s.op].combine.format(total, value)};")
+                self.put(depth + 1, self.accumulate(s, f"{s.name}_a{u}", fresh, once))
+            elif isinstance(s, Compute) and s.name in once:
+                continue
             elif isinstance(s, Keep):
                 self.put(depth + 1, f"store({s.value}_k + {c}, {s.value});")
             elif isinstance(s, Kept):
@@ -266,6 +266,17 @@ class _Printer:
         self.put(depth, "}")
 
     # One statement
+
+    def accumulate(
+        self, s: Accumulate, total: str, fresh: str, once: Mapping[str, tuple[str, Compute]]
+    ) -> str:
+        if isinstance(s.value, str) and s.value in once:
+            expression, product = once[s.value]
+            return f"{total} = {expression.format(total, *(self.operand(o, 'float') for o in product.operands))};"
+        value = self.operand(s.value, "float")
+        if fresh:
+            value = f"op_where({fresh}, {value}, vf({IDENTITY[s.op]}))"
+        return f"{total} = {REDUCE[s.op].combine.format(total, value)};"
 
     def value(self, s: Statement, c: str, tail: str | None) -> str:
         if isinstance(s, LoadValue):
@@ -378,6 +389,22 @@ class _Printer:
             else:
                 self.put(depth + 1, self.value(s, "c", tail))
         self.put(depth, "}")
+
+
+def _rounded_once(body: Sequence[Statement]) -> dict[str, tuple[str, Compute]]:
+    """Values that go into one reduction and nowhere else, and into it with one rounding: the expression that does it.
+
+    The compiler may not contract (hostcc), so a fused multiply-add is printed. Measured: 6–8 % of bf16 LayerNorm.
+    """
+    uses = [o for s in body for o in (*getattr(s, "operands", ()), getattr(s, "value", None))]
+    into = {s.value: s.op for s in body if isinstance(s, Accumulate) and uses.count(s.value) == 1}
+    found = {}
+    for s in body:
+        if isinstance(s, Compute) and s.kind == "float" and s.name in into:
+            expression = dict(REDUCE[into[s.name]].rounded_once).get(s.op)
+            if expression:
+                found[s.name] = (expression, s)
+    return found
 
 
 def _streamed(kernel: Kernel) -> tuple[Access, ...]:

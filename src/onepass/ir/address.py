@@ -83,7 +83,8 @@ def compose(base: View, walk: View) -> View | None:
         if pieces is None:
             return None
         dims.extend(pieces)
-    if any(not at_least(size - 1, reached) for reached, (size, _) in zip(used, root, strict=True)):
+    # The slowest dimension has no neighbour to run into; a symbolic slice of it can't be proven to end inside.
+    if any(not at_least(size - 1, reached) for reached, (size, _) in zip(used[1:], root[1:], strict=True)):
         return None
     return View(tuple(dims), (offset))
 
@@ -130,7 +131,7 @@ def _place(
             continue
         extent, base_stride = root[k]
         reach = (size - 1) * times
-        if at_least(extent - 1, used[k] + reach):
+        if k == 0 or at_least(extent - 1, used[k] + reach):
             used[k] = used[k] + reach
             return [(size, (base_stride * times))]
         if times == 1 and used[k] == 0 and k > 0 and (outer := quotient(size, extent)) is not None:

@@ -91,6 +91,8 @@ class ReductionDef:
     """One reduction: ``identity`` to start from, ``combine`` as a C expression of ``{0}`` and ``{1}``.
 
     ``group`` names the prelude function that combines the partial values of the lanes that share a row.
+    ``rounded_once`` maps an element-wise op to the expression that combines its result with one rounding, of the
+    total ``{0}`` and the op's operands: for targets whose compiler may not contract.
     """
 
     name: str
@@ -102,6 +104,7 @@ class ReductionDef:
     source: str
     flops: int = 1
     cost: int = 1
+    rounded_once: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

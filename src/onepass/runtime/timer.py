@@ -136,7 +136,7 @@ def captured(call: Call, sets: int) -> Graph:
             call(i)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         results = tuple(call(i) for i in range(sets))
     return Graph(graph, results)
 
