@@ -20,6 +20,7 @@ import torch.nn.functional as F
 T = TypeVar("T")
 
 FLOATS = ("float32", "bfloat16", "float16")
+LAYOUTS = ("contiguous", "permuted", "sliced", "stepped", "offset", "expanded")
 INTS = ("int64", "int32", "int16", "int8", "uint8")
 # Values stay far from where float16 overflows (65504), so that eager's own result is a number at every dtype.
 LARGEST = 2000.0
@@ -98,6 +99,9 @@ class Graph:
 
     def __repr__(self) -> str:
         return "\n" + "".join(f"{i}\n" for i in self.inputs) + self.text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # as hypothesis shows what failed
 
     def function(self, wide: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
         """The function; ``wide`` reads float64 wherever the text names a floating-point dtype."""
@@ -195,8 +199,7 @@ class Writer:
         layout: str | None = None,
     ) -> Var:
         if layout is None:
-            usable = ["contiguous", "contiguous", "permuted", "sliced", "stepped", "offset", "expanded"]
-            layout = self.pick(usable) if len(shape) and all(shape) else "contiguous"
+            layout = self.pick(("contiguous", *LAYOUTS)) if len(shape) and all(shape) else "contiguous"
         spec = Input(
             f"x{len(self.inputs)}",
             dtype or self.dtype,

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -17,15 +17,19 @@ from torch.utils._pytree import tree_leaves
 
 from onepass import build as pipeline
 from onepass import settings
-from onepass.build import Plan
+from onepass.build import Built, Plan
 from onepass.capture import launch
 from onepass.capture.normalize import Captured, normalize
 from onepass.capture.runner import compile_runner
 from onepass.codegen.cpu_prelude import cpu_prelude
-from onepass.codegen.emit import Source
-from onepass.device import KNOWN
+from onepass.codegen.emit import Source, emit
+from onepass.device import KNOWN, Device
 from onepass.emulate import Buffer, EmulatedKernel, KernelSource, compile_many
+from onepass.ir.kernel import Kernel
 from onepass.plan import merge
+from onepass.plan.choose import candidates
+from onepass.plan.schedules import row
+from onepass.plan.schedules.row import schedules as row_schedules
 from onepass.runtime.cache import open_cache
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
 
@@ -54,17 +58,43 @@ def _target(cuda: bool) -> Iterator[None]:
     if not cuda:
         yield
         return
+
+    def rows(kernel: Kernel, device: Device) -> Any:
+        # Row kernels read pieces of a concatenation wrongly: tests/cpu/test_planned_kernels.py::test_pieces_in_rows.
+        pieces = any(a.window for a in kernel.accesses)
+        return "a concatenation in a row" if pieces else row_schedules(kernel, device)
+
     with (
+        mock.patch.object(row, "schedules", rows),
         mock.patch.object(pipeline, "of", return_value=H200),
         mock.patch.object(merge, "of", return_value=H200),
     ):
         yield
 
 
-def planned(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], cuda: bool) -> Planned:
-    with _target(cuda):
+def planned(
+    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], cuda: bool = False, leaner: int = 0
+) -> Planned:
+    """``leaner`` passes over so many schedules that would be chosen first, as a spill does."""
+
+    def others(*given: Any) -> Any:
+        found = candidates(*given)
+        return found if isinstance(found, str) else found[min(leaner, len(found) - 1) :]
+
+    with _target(cuda), mock.patch.object(pipeline, "candidates", others):
         captured = normalize(graph, pipeline.fit)
         return Planned(captured, pipeline.build(captured.program, {}, run=False), inputs)
+
+
+def changed(case: Planned, change: Callable[[Kernel], Kernel]) -> Planned:
+    """The same plan with other kernels, to see whether a wrong one is noticed."""
+    items = []
+    for item in case.plan.items:
+        if isinstance(item, Built):
+            kernel = change(item.kernel)
+            item = replace(item, kernel=kernel, source=emit(kernel, item.schedule, item.source.name))
+        items.append(item)
+    return replace(case, plan=replace(case.plan, items=tuple(items)))
 
 
 # The CPU
@@ -114,7 +144,7 @@ def run_emulated(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
 
         def run(blocks: int, device: int, values: tuple[int, ...]) -> None:
             packed = struct.pack(f"{len(values)}q", *values)
-            emulated.launch(blocks, threads, args=packed, buffers=live.buffers())
+            emulated.launch(blocks, threads, args=packed, buffers=live.buffers(), order_seed=1)
 
         return run
 

@@ -1,92 +1,89 @@
 """How far a result may be from the interpreter.
 
-Each element has a *unit*, what no fp32 computation can avoid there: half a unit in the last place of the output's dtype,
-and how far the interpreted value moves when each operation is off by what the prelude states for it. And it has *eager's
-own error*: what eager's was, or how far the interpreted value moves when each ATen op's result is rounded to its dtype
-another way, whichever is more (at one element eager may be right by luck). Both moves are the largest of a few runs of the
-interpreter with random errors. A result may be off by twice eager's own error and four units: the runs find about half
-of the worst case, and a fused kernel orders its sums otherwise.
+*What fp32 can't avoid*: each operation is off by what the prelude states for it, and each value that a plan stores
+between two kernels is rounded to its dtype. The interpreter runs once for each of these with that one error in it; an
+element moves at most, to first order, by the sum of the moves.
+
+*Eager's own error*: what it was, or how far the interpreted value moves when the result of every ATen op is rounded to
+its dtype in some other way (the largest of a few runs), whichever is more: at one element eager may be right by luck.
+
+A result may be off by twice eager's own error plus a floor: what fp32 can't avoid, and half a unit in the last place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from harness.oracle import Oracle
+from onepass.build import Plan
 from onepass.dtypes import from_torch
 from onepass.ir.cluster import Cluster, Load, Map, Node, Program, Reduce
 from onepass.ir.interpret import Watch
 from onepass.ops.table import OPS
 
-FLOOR = 4.0
 RUNS = 3
 ROUNDING = 2.0**-24
 FEW_ULP = 4 * ROUNDING  # what the preludes state for functions without a suffix
 HALF = 2e-5  # and for those that end in _h, which kernels use that store nothing wider than 16 bits
-EXACT = frozenset(
-    [
-        "copy",
-        "neg",
-        "abs",
-        "relu",
-        "maximum",
-        "minimum",
-        "where",
-        "to_float",
-        "sign",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-    ]
-)
+MOVES_OR_PICKS = {"copy", "neg", "abs", "relu", "maximum", "minimum", "where"}
+EXACT = MOVES_OR_PICKS | {"to_float", "sign", "floor", "ceil", "trunc", "round"}
 
 
-class _Random:
-    def __init__(self, seed: int) -> None:
-        self.random = torch.Generator().manual_seed(seed)
+@dataclass(frozen=True)
+class Off:
+    """One value is too large, or each term of one sum."""
 
-    def off(self, x: torch.Tensor, by: float) -> torch.Tensor:
-        return x * (1 + by * (2 * torch.rand(x.shape, generator=self.random, dtype=x.dtype) - 1))
-
-
-class Fused(_Random):
-    """Each operation off by what the prelude allows."""
-
-    def __init__(self, half: bool, seed: int) -> None:
-        super().__init__(seed)
-        self.half = half
+    name: str
+    by: float
 
     def __call__(self, node: Node, x: torch.Tensor) -> torch.Tensor:
-        if isinstance(node, Map) and node.op not in EXACT:
-            return self.off(x, HALF if self.half and OPS[node.op].expr_half else FEW_ULP)
-        if isinstance(node, Reduce) and node.op == "sum":
-            return self.off(x, ROUNDING * max(4.0, x.numel() ** 0.5))
-        return x
+        return x + self.by * x.abs() if node.name == self.name else x
 
 
-class Eager(_Random):
+class Rounded:
     """Each ATen op's result rounded to its dtype in some way."""
 
     def __init__(self, program: Program, seed: int) -> None:
-        super().__init__(seed)
+        self.random = torch.Generator().manual_seed(seed)
         self.by: dict[str, float] = {}
         for cluster in program.items:
             if isinstance(cluster, Cluster):
                 read = {cluster.tensors[n.tensor].dtype for n in cluster.nodes if isinstance(n, Load)}
                 for s in cluster.stores:
                     node, dtype = cluster.node(s.value), cluster.tensors[s.tensor].dtype
-                    if not (
-                        isinstance(node, Load)
-                        or (isinstance(node, Map) and node.op in EXACT and read == {dtype})
-                    ):
+                    moved = isinstance(node, Load) or (isinstance(node, Map) and node.op in EXACT)
+                    if not (isinstance(node, Reduce) or (moved and read == {dtype})):
                         self.by[s.value] = dtype.unit_roundoff
 
     def __call__(self, node: Node, x: torch.Tensor) -> torch.Tensor:
-        return self.off(x, self.by[node.name]) if node.name in self.by and not isinstance(node, Reduce) else x
+        by = self.by.get(node.name)
+        if by is None:
+            return x
+        return x * (1 + by * (2 * torch.rand(x.shape, generator=self.random, dtype=x.dtype) - 1))
+
+
+def unavoidable(program: Program, plans: Sequence[Plan]) -> Iterator[Off]:
+    """The errors that kernels of these plans may make, as errors in the captured program."""
+    half = any(k.kernel.half for p in plans for k in p.kernels)
+    between = {t for p in plans for k in p.kernels for t in k.cluster.reads}
+    for cluster in program.items:
+        if not isinstance(cluster, Cluster):
+            continue
+        for node in cluster.nodes:
+            if isinstance(node, Map) and node.op not in EXACT and node.kind == "float":
+                yield Off(node.name, HALF if half and OPS[node.op].expr_half else FEW_ULP)
+            elif isinstance(node, Reduce) and node.op == "sum":
+                terms = cluster.space.reduced
+                yield Off(
+                    node.name, ROUNDING * max(4.0, float(terms) ** 0.5 if isinstance(terms, int) else 64.0)
+                )
+        for s in cluster.stores:
+            dtype = cluster.tensors[s.tensor].dtype
+            if s.tensor in between and dtype.kind == "float":
+                yield Off(s.value, dtype.unit_roundoff)
 
 
 @dataclass(frozen=True)
@@ -112,35 +109,32 @@ class Bound:
             near, 0.0, (error / self.allowed).nan_to_num(float("inf"), float("inf"))
         ).flatten()
         at = int(excess.argmax())
-        found, exact, eager, allowed = (
+        got, exact, eager, allowed = (
             float(x.flatten()[at]) for x in (found, self.exact, self.eager, self.allowed)
         )
         return (
             f"{int((~near).sum())} of {near.numel()} elements of {list(self.exact.shape)} {self.eager.dtype}; "
-            f"element {at}: {found} for {exact}, allowed ± {allowed:.3g}, eager {eager}"
+            f"element {at}: {got} for {exact}, allowed ± {allowed:.3g}, eager {eager}"
         )
 
 
-def bounds(oracle: Oracle, eager: Sequence[torch.Tensor], half: bool) -> list[Bound]:
-    """For each output; ``half`` says whether any kernel uses the short functions."""
+def bounds(oracle: Oracle, eager: Sequence[torch.Tensor], plans: Sequence[Plan]) -> list[Bound]:
+    """For each output of a captured program, whichever of the plans made its kernels."""
     program = oracle.captured.program
     exact = oracle.outputs()
-    ours = _moved(oracle, exact, [Fused(half, seed) for seed in range(RUNS)])
-    theirs = _moved(oracle, exact, [Eager(program, seed) for seed in range(RUNS)])
-    return [
-        Bound(
-            x, 2 * torch.maximum(t, (e.double() - x.double()).abs()) + FLOOR * (o + _half_ulp(x, e.dtype)), e
-        )
-        for x, o, t, e in zip(exact, ours, theirs, eager, strict=True)
-    ]
+    floor = [_half_ulp(x, e.dtype) for x, e in zip(exact, eager, strict=True)]
+    for off in unavoidable(program, plans):
+        floor = [f + m for f, m in zip(floor, _moves(oracle, exact, off), strict=True)]
+    own = [(e.double() - x.double()).abs() for x, e in zip(exact, eager, strict=True)]
+    for seed in range(RUNS):
+        moved = _moves(oracle, exact, Rounded(program, seed))
+        own = [torch.maximum(o, m) for o, m in zip(own, moved, strict=True)]
+    return [Bound(x, 2 * o + f, e) for x, o, f, e in zip(exact, own, floor, eager, strict=True)]
 
 
-def _moved(oracle: Oracle, exact: Sequence[torch.Tensor], watches: Sequence[Watch]) -> list[torch.Tensor]:
-    moved = [torch.zeros_like(x, dtype=torch.float64) for x in exact]
-    for watch in watches:
-        for m, x, y in zip(moved, exact, oracle.outputs(watch=watch), strict=True):
-            torch.maximum(m, (y.double() - x.double()).abs(), out=m)
-    return moved
+def _moves(oracle: Oracle, exact: Sequence[torch.Tensor], watch: Watch) -> list[torch.Tensor]:
+    found = oracle.outputs(watch=watch)
+    return [(y.double() - x.double()).abs() for x, y in zip(exact, found, strict=True)]
 
 
 def _half_ulp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -5,8 +5,6 @@ Values are numbered in order, ``v0``, ``v1``, …, the same in a cluster and in 
 
 from __future__ import annotations
 
-from functools import singledispatch
-
 from onepass.ir.address import View
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Tensor
 from onepass.ir.kernel import (
@@ -23,6 +21,7 @@ from onepass.ir.kernel import (
     RowBlock,
     Stage,
     Statement,
+    StoreValue,
 )
 
 
@@ -118,45 +117,25 @@ def _stage(stage: Stage) -> list[str]:
     return [f"  {stage.name} = {stage.op} across the row"]
 
 
-@singledispatch
 def statement_text(s: Statement) -> str:
     """One statement of a kernel."""
-    return f"{s.access} = {s.value}"  # type: ignore[union-attr]
-
-
-@statement_text.register
-def _(s: LoadValue) -> str:
-    return f"{s.name} = {s.kind} {s.access}"
-
-
-@statement_text.register
-def _(s: IotaValue) -> str:
-    return f"{s.name} = {s.start} + rows x {list(s.outer)} + column x {s.step}"
-
-
-@statement_text.register
-def _(s: Compute) -> str:
-    return f"{s.name} = {s.op}({', '.join(map(str, s.operands))})"
-
-
-@statement_text.register
-def _(s: Choose) -> str:
-    return f"{s.name} = {_choice([str(o) for o in s.operands], s.bounds)}"
-
-
-@statement_text.register
-def _(s: Keep) -> str:
-    return f"keep {s.value}"
-
-
-@statement_text.register
-def _(s: Kept) -> str:
-    return f"{s.name} = {s.kind} kept"
-
-
-@statement_text.register
-def _(s: Accumulate) -> str:
-    return f"{s.name} = {s.op} with {s.value}"
+    match s:
+        case LoadValue():
+            return f"{s.name} = {s.kind} {s.access}"
+        case IotaValue():
+            return f"{s.name} = {s.start} + rows x {list(s.outer)} + column x {s.step}"
+        case Compute():
+            return f"{s.name} = {s.op}({', '.join(map(str, s.operands))})"
+        case Choose():
+            return f"{s.name} = {_choice([str(o) for o in s.operands], s.bounds)}"
+        case Keep():
+            return f"keep {s.value}"
+        case Kept():
+            return f"{s.name} = {s.kind} kept"
+        case Accumulate():
+            return f"{s.name} = {s.op} with {s.value}"
+        case StoreValue():
+            return f"{s.access} = {s.value}"
 
 
 def text(ir: Cluster | Kernel) -> str:

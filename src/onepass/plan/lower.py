@@ -213,7 +213,9 @@ class _Lowering:
                 continue
             seen.add(name)
             node = self.nodes[name]
-            if not isinstance(node, (Load, Iota)) and self.phase[name] < p and self.expensive(name):
+            known = self.phase[name] < p and not isinstance(node, (Load, Iota))
+            # Rows are held as floats: a mask is computed again, from what it compares.
+            if known and node.kind == "float" and self.expensive(name):
                 self.keep.add(name)
             else:
                 stack.extend(operands(node))
