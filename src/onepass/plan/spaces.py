@@ -61,7 +61,7 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
         if not written:
             nodes.append(moved)
             continue
-        read = _read(nodes, written, moved, space)
+        read = _read(nodes, written, moved, space, producer.tensors[written[0].tensor].numel)
         if isinstance(read, str):
             return read
         nodes, renamed[node.name] = read
@@ -125,34 +125,34 @@ def _written(stores: Iterable[Store], node: Node) -> list[Store]:
 
 
 def _read(
-    nodes: list[Node], stores: list[Store], load: Node, space: Space
+    nodes: list[Node], stores: list[Store], load: Node, space: Space, numel: Size
 ) -> tuple[list[Node], str] | Refusal:
-    """What a load of stored values is instead: the value itself, or copies of the nodes behind it."""
+    """What a load of a stored tensor of ``numel`` elements is instead: the value itself, or copies of the nodes behind it."""
     assert isinstance(load, Load)
     for store in stores:
-        if (value := _direct(store, load, space)) is not None:
+        if (value := _direct(store, load, space, numel)) is not None:
             return nodes, value
-    return _copied(nodes, stores, load, space)
+    return _copied(nodes, stores, load, numel)
 
 
 def _copied(
-    nodes: list[Node], stores: list[Store], load: Node, space: Space
+    nodes: list[Node], stores: list[Store], load: Node, numel: Size
 ) -> tuple[list[Node], str] | Refusal:
-    """Copies of the nodes behind a load of stored values."""
+    """Copies of the nodes behind a load of a stored tensor."""
     assert isinstance(load, Load)
     made: tuple[list[Node], str] | Refusal = ""
     for store in stores:
-        made = _graft(nodes, store, load, space)
+        made = _graft(nodes, store, load, numel)
         if not isinstance(made, str):
             return made
     return made
 
 
-def _direct(store: Store, load: Load, space: Space) -> str | None:
+def _direct(store: Store, load: Load, space: Space, numel: Size) -> str | None:
     """The stored value itself, when the load sees at each index what was stored there."""
     if load.window is not None or load.index is not None:
         return None
-    walk = _through(store, load)
+    walk = _through(store, load, numel)
     if walk is None:
         return None
     if store.level == load.level:
@@ -168,14 +168,21 @@ def _direct(store: Store, load: Load, space: Space) -> str | None:
     return None
 
 
-def _through(store: Store, load: Load) -> View | None:
+def _through(store: Store, load: Load, numel: Size) -> View | None:
     """The load's index → the index of the stored value."""
     if is_identity(store.view):
         return load.view
     back = _inverse(store.view)
     if back is None:
         return None
-    return compose_window(back, load.view, load.window) if load.window else compose(back, load.view)
+    return _compose(back, load.view, load, store.view.numel != numel)
+
+
+def _compose(base: View, walk: View, load: Load, piece: bool) -> View | None:
+    """Into a piece of a tensor a walk must be proven to stay inside; into a whole one PyTorch has checked it."""
+    if load.window is not None:
+        return compose_window(base, walk, load.window, proven=piece)
+    return compose(base, walk, proven=piece)
 
 
 def _inverse(view: View) -> View | None:
@@ -215,7 +222,8 @@ def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
         if not written:
             nodes.append(node)
             continue
-        grafted = _copied([*producer.nodes, *nodes], written, node, consumer.space)
+        numel = producer.tensors[written[0].tensor].numel
+        grafted = _copied([*producer.nodes, *nodes], written, node, numel)
         if isinstance(grafted, str):
             return grafted
         nodes = grafted[0][len(producer.nodes) :]
@@ -234,11 +242,11 @@ def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
     )
 
 
-def _graft(nodes: list[Node], store: Store, load: Load, space: Space) -> tuple[list[Node], str] | Refusal:
+def _graft(nodes: list[Node], store: Store, load: Load, numel: Size) -> tuple[list[Node], str] | Refusal:
     """Copies of the nodes behind a stored value, addressed as ``load`` addresses it."""
     if load.index is not None:
         return "space_mismatch: a computed table is gathered from"
-    walk = _through(store, load)
+    walk = _through(store, load, numel)
     if walk is None:
         return "space_mismatch: the address can't be followed through the store"
     by_name = {n.name: n for n in nodes}
@@ -257,7 +265,7 @@ def _graft(nodes: list[Node], store: Store, load: Load, space: Space) -> tuple[l
         fresh = f"{load.name}/{name}"
         moved = replace(_rename(node, copies), name=fresh, level=load.level)
         if isinstance(moved, (Load, Iota)):
-            over = compose_window(moved.view, walk, load.window) if load.window else compose(moved.view, walk)
+            over = _compose(moved.view, walk, load, store.view.numel != numel)
             if over is None:
                 return "!space_mismatch: the address can't be composed"
             moved = replace(moved, view=over)
