@@ -7,7 +7,7 @@ and nowhere else, and only when asked for.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,9 +61,9 @@ def quack(case: Case, inputs: Inputs) -> Call:
     if case.name not in QUACK:
         raise Absent("QuACK has no such function")
     function = _imported("QuACK", QUACK[case.name])
-    # Its LayerNorm takes fp32 weights only; they are converted once, outside the timed part.
-    vectors = [v.float() for v in inputs.vectors] if case.name == "layer_norm" else None
-    return _on(function, inputs, vectors)
+    # Its LayerNorm takes fp32 weights only; they are converted once, outside the timed part, and again when the
+    # check has put new values in their place.
+    return _on(function, inputs, _Widened(inputs) if case.name == "layer_norm" else None)
 
 
 CONTENDERS: dict[str, Callable[[Case, Inputs], Call]] = {
@@ -156,7 +156,22 @@ def _fresh(function: Function) -> Function:
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
-def _on(function: Function, inputs: Inputs, vectors: Sequence[Tensor] | None = None) -> Call:
+class _Widened:
+    """The vectors of a case as fp32, converted again whenever they have been written."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.vectors = inputs.vectors
+        self.versions: list[int] = []
+        self.wide: list[Tensor] = []
+
+    def now(self) -> list[Tensor]:
+        versions = [v._version for v in self.vectors]
+        if versions != self.versions:
+            self.versions, self.wide = versions, [v.float() for v in self.vectors]
+        return self.wide
+
+
+def _on(function: Function, inputs: Inputs, vectors: _Widened | None = None) -> Call:
     if vectors is None:
         return lambda index: function(*inputs.arguments(index))
-    return lambda index: function(*inputs.sets[index], *vectors)
+    return lambda index: function(*inputs.sets[index], *vectors.now())

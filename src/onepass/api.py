@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from onepass.analysis.occupancy import occupancy
 from onepass.analysis.report import DecisionRow, KernelRow, LeftRow, Report, Totals
 from onepass.analysis.roofline import bound
-from onepass.analysis.traffic import eager_bytes, memory_bound, ops_inside
+from onepass.analysis.traffic import eager_bytes, memory_bound, number, ops_inside, values
 from onepass.build import Built, Plan
 from onepass.capture.backend import Backend
+from onepass.capture.measure import kernel_times
+from onepass.capture.whole import user_line
 from onepass.errors import CannotFuse, OnepassError
 from onepass.plan.choose import kernel_name
 from onepass.plan.decision import REASONS
@@ -33,10 +37,14 @@ def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
         (4096, 2048)
     """
     backend = Backend()
+    compiled = torch.compile(f, backend=backend)
+    measured: list[list[float]] = []
     with torch.no_grad():
-        torch.compile(f, backend=backend)(*inputs)
-    plans = [compiled.plan for compiled in backend.compiled]
-    measured: list[list[float]] = [[] for _ in plans]
+        compiled(*inputs)
+        if run:
+            measured = kernel_times(backend.compiled, lambda: compiled(*inputs))
+    plans = [program.plan for program in backend.compiled]
+    measured = measured or [[] for _ in plans]
     notes = [f"a graph stays with PyTorch: {reason}" for reason in backend.left]
     notes += [_attention_note(found) for found in backend.attention]
     kernels: list[KernelRow] = []
@@ -74,11 +82,10 @@ def kernel_rows(plan: Plan, measured_us: list[float]) -> list[KernelRow]:
 
 
 def _kernel_row(built: Built, hints: Mapping[str, int], moved: int, measured_us: float | None) -> KernelRow:
-    from onepass.analysis.traffic import number, values
-
     cluster, kernel = built.cluster, built.kernel
     cols = max(number(kernel.cols, hints), 1)
     rows = values(cluster, "row", hints) if cluster.reduces else built.elements // cols
+    registers, spilled, occupied = _resources(built)
     return KernelRow(
         name=kernel_name(built.schedule, cluster),
         ops=cluster.origins,
@@ -91,14 +98,23 @@ def _kernel_row(built: Built, hints: Mapping[str, int], moved: int, measured_us:
         bytes_written=built.traffic.written_bytes,
         eager_bytes=moved,
         flops=built.traffic.flops,
-        registers=None,
-        spill_bytes=None,
-        occupancy=None,
+        registers=registers,
+        spill_bytes=spilled,
+        occupancy=occupied,
         predicted_us=built.predicted_us,
         measured_us=measured_us,
         bound=bound(built.traffic, built.device),
         source=built.source.text,
     )
+
+
+def _resources(built: Built) -> tuple[int, int, float] | tuple[None, None, None]:
+    """Registers a thread, spilled bytes and occupancy; nothing on the CPU."""
+    found, threads = built.resources, getattr(built.schedule, "threads", None)
+    if found is None or threads is None:
+        return None, None, None
+    occupied = occupancy(found.registers, threads, found.shared_bytes, built.device)
+    return found.registers, found.spill_bytes, occupied
 
 
 def left_rows(plan: Plan) -> list[LeftRow]:
@@ -145,34 +161,32 @@ def fuse(f: Callable[P, R]) -> Callable[P, R]:
     name = getattr(f, "__qualname__", type(f).__name__)
     compiled = torch.compile(f, backend=Backend(whole=name, keep=False), fullgraph=True)
 
-    @wraps(f)
     def fused(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            if any(type(value) is float for value in (*args, *kwargs.values())):
+                # Dynamo makes a float that changes a tensor of float64, for which there are no kernels.
+                with torch._dynamo.config.patch(specialize_float=True):
+                    return compiled(*args, **kwargs)
             return compiled(*args, **kwargs)
-        except Exception as error:
-            own = _own(error)
-            if own is not None:
-                raise own from None
-            if isinstance(error, torch._dynamo.exc.Unsupported):
-                raise _unsupported(name, error) from error
+        except torch._dynamo.exc.Unsupported as error:
+            raise _unsupported(name, error) from error
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, OnepassError):
+                raise error.inner_exception from None
             raise
 
-    return fused
+    return fused if isinstance(f, torch.nn.Module) else wraps(f)(fused)
 
 
-def _own(error: BaseException | None) -> OnepassError | None:
-    """Our own error inside Dynamo's."""
-    while error is not None and not isinstance(error, OnepassError):
-        error = getattr(error, "inner_exception", None) or error.__cause__
-    return error
-
-
-def _unsupported(name: str, error: Any) -> CannotFuse:
-    from onepass.capture.whole import user_line
-
-    stack: Any = getattr(error, "real_stack", None)
-    where = user_line("".join(stack.format())) if stack else name
-    return CannotFuse(name, where, "", (), str(error).strip().splitlines()[0])
+def _unsupported(name: str, error: torch._dynamo.exc.Unsupported) -> CannotFuse:
+    """Dynamo could not follow the function: its own words, and the user's line."""
+    text = str(error)
+    where = user_line("".join(error.real_stack.format()) if error.real_stack else "")
+    explanation = re.search(r"Explanation: (.+)", text)
+    reason = " ".join(
+        [text.strip().splitlines()[0].rstrip("."), *([f"({explanation[1]})"] if explanation else [])]
+    )
+    return CannotFuse(name, where or name, "", (), reason)
 
 
 __all__ = ["Report", "explain", "fuse"]

@@ -128,6 +128,10 @@ def cpu() -> Device:
     )
 
 
+# Blocks that a multiprocessor holds, where it is not 32. Source: cuda_occupancy.h of CUDA 13.0.
+_BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}
+
+
 @cache
 def cuda(index: int = 0) -> Device:
     """The CUDA device with this index. Raises what torch raises when there is none."""
@@ -156,7 +160,7 @@ def cuda(index: int = 0) -> Device:
         getattr(properties, "shared_memory_per_multiprocessor", 65536),
         properties.L2_cache_size,
         "read from the driver: 88 % of clock x bus width",
-        16 if (major, minor) in ((7, 5), (8, 6), (8, 9)) else 32,
+        _BLOCKS.get((major, minor), 32),
     )
 
 

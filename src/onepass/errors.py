@@ -192,14 +192,19 @@ class BadOption(OnepassError):
         return "Correct it, or leave it out."
 
 
-FALLBACK_ADVICE = (
-    "This is a fault of onepass, and this part of the program runs in PyTorch instead. Please report the text above; "
-    "ONEPASS_STRICT=1 raises it with its traceback."
-)
-
-
 class LeftToPyTorch(UserWarning):
     """Part of a program could not be compiled and runs in PyTorch."""
+
+    @classmethod
+    def after(cls, part: str, error: Exception) -> LeftToPyTorch:
+        """What went wrong, with the error's own advice where it has one."""
+        text = f"{part} runs in PyTorch: {type(error).__name__}: {error}"
+        if not isinstance(error, OnepassError):
+            text += (
+                "\nThis is a fault of onepass: please report the text above. "
+                "ONEPASS_STRICT=1 raises it with its traceback."
+            )
+        return cls(text)
 
 
 @dataclass(eq=False)

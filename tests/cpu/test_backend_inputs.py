@@ -625,5 +625,11 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("ONEPASS_STRICT", "0")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.warns(LeftToPyTorch, match="no C\\+\\+ compiler found; looked for"):
+    with pytest.warns(LeftToPyTorch, match="no C\\+\\+ compiler found; looked for") as warned:
         compiled_like_eager(lambda x: F.silu(x) * 0.123 + x, X, kernels=False)
+    assert "apt-get install g++" in str(warned[0].message)
+    assert "fault of onepass" not in str(warned[0].message)
+
+
+def test_a_failure_of_ours_asks_for_a_report() -> None:
+    assert "please report" in str(LeftToPyTorch.after("a graph", ValueError("no such node")))

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from harness.models import MODELS, Model, randomised
 from onepass.api import totals
 from onepass.capture.backend import Backend
+from onepass.ops.table import LEFT
 from onepass.runtime.counters import COUNTERS
 
 # Two right ways to round differ by this much and less over a whole model; a wrong kernel is off by far more.
@@ -100,6 +101,9 @@ def test_as_exact_as_eager_with_no_kernel_built_twice_and_next_to_nothing_left(n
     seen = memory_bound_events(lambda: prepared.compiled(**given))
     assert sum(seen.values()) <= 0.05 * before.eager_bytes, seen
     assert before.aten_memory_bound_bytes <= 0.05 * before.eager_bytes
+    assert {call.target for call in compiled.plan.calls if call.bound == "memory"} <= set(
+        LEFT
+    )  # in docs/ops.md
 
     built = COUNTERS.compiled
     check(prepared, inputs(described, another(described), torch.float32))

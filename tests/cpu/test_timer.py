@@ -48,7 +48,7 @@ def test_cold_takes_the_next_set_each_time_and_shows_results_after() -> None:
     samples = cold(calls, 3, 2, CPU, lambda name, i, result: shown.append((name, i, result)))
     warm_up, counted, last = taken[:4], taken[4:8], taken[8:]
     assert warm_up == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
-    assert counted == [("a", 0), ("b", 1), ("b", 2), ("a", 0)]
+    assert counted == [("a", 1), ("b", 2), ("b", 0), ("a", 1)]
     assert last == [("a", 0), ("b", 0)]
     assert shown == [("a", 0, "a0"), ("b", 0, "b0")]
     assert {name: len(us) for name, us in samples.items()} == {"a": 2, "b": 2}

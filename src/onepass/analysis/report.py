@@ -9,6 +9,8 @@ from typing import Any
 from onepass.analysis.roofline import intensity
 
 WIDTH = 100
+MOST_LINES = 8  # of decisions with one reason; a model with many different layers has hundreds
+_BOUND = {"special functions": "special", "instructions": "issue"}  # short enough for a column
 
 
 @dataclass(frozen=True)
@@ -160,16 +162,21 @@ class Report:
         )
 
     def _fused(self) -> list[str]:
-        return self._decisions("Fused", [d for d in self.decisions if d.verdict == "fused"])
+        return self._decisions(
+            "Fused (bytes and µs saved, estimated)", [d for d in self.decisions if d.verdict == "fused"]
+        )
 
     def _kept(self) -> list[str]:
-        return self._decisions("Not fused", [d for d in self.decisions if d.verdict != "fused"])
+        return self._decisions(
+            "Not fused (bytes and µs that fusing would save, estimated)",
+            [d for d in self.decisions if d.verdict != "fused"],
+        )
 
     def _decisions(self, title: str, decisions: list[DecisionRow]) -> list[str]:
         """Decisions by reason, the most bytes first; those of equal layers on one line."""
         if not decisions:
             return []
-        lines = ["", f"{title} (bytes and µs that fusing saves, estimated)"]
+        lines = ["", title]
         for reason in sorted({d.reason for d in decisions}, key=lambda r: -_saved(decisions, r)):
             lines += _wrap(f"{reason}: {self.reasons.get(reason, reason)}", "  ")
             groups: dict[tuple[str, str, str], list[DecisionRow]] = {}
@@ -177,6 +184,7 @@ class Report:
                 if d.reason == reason:
                     groups.setdefault((d.source, d.target, d.detail), []).append(d)
             rows = sorted(groups.items(), key=lambda item: -sum(d.bytes_saved for d in item[1]))
+            more = sum(len(same) for _, same in rows[MOST_LINES:])
             lines += table(
                 [
                     [
@@ -185,10 +193,11 @@ class Report:
                         _bytes(sum(d.bytes_saved for d in same)),
                         _us(sum(d.us_saved for d in same)),
                     ]
-                    for (source, target, detail), same in rows
+                    for (source, target, detail), same in rows[:MOST_LINES]
                 ],
                 indent="    ",
             )
+            lines += [f"    and {more} more that save less"] if more else []
         return lines
 
 
@@ -205,7 +214,7 @@ def _kernels(kernels: tuple[KernelRow, ...]) -> list[str]:
         groups.setdefault(key, []).append(k)
     resources = any(k.registers is not None for k in kernels)
     measured = any(k.measured_us is not None for k in kernels)
-    head = ["kernel", "", "rows × cols", "read", "written", "eager", "AI", "bound by"]
+    head = ["kernel", "", "rows × cols", "moved", "in eager", "AI", "bound"]
     head += ["regs", "spill", "occ."] if resources else []
     head += ["predicted"] + (["measured"] if measured else [])
     rows = [head]
@@ -215,11 +224,10 @@ def _kernels(kernels: tuple[KernelRow, ...]) -> list[str]:
             k.name,
             _times(len(same)),
             f"{k.rows} × {k.cols}",
-            _bytes(k.bytes_read),
-            _bytes(k.bytes_written),
+            _bytes(k.bytes_read + k.bytes_written),
             _bytes(sum(each.eager_bytes for each in same) // len(same)),
             f"{k.arithmetic_intensity:.2f}",
-            k.bound,
+            _BOUND.get(k.bound, k.bound),
         ]
         if resources:
             occupied = "–" if k.occupancy is None else f"{k.occupancy:.0%}"
@@ -251,7 +259,7 @@ def _left(left: tuple[LeftRow, ...]) -> list[str]:
     for (op, reason), same in ordered:
         why = reason or "bound by arithmetic: PyTorch's by design"
         moved = "" if same[0].bound == "compute" else f", {_bytes(sum(r.nbytes for r in same))}"
-        lines += _wrap(f"{op} {_times(len(same))}{moved}: {why}", "  ")
+        lines += _wrap(f"{_plain(op)} {_times(len(same))}{moved}: {why}".replace(" ,", ","), "  ")
     return lines
 
 
@@ -290,8 +298,13 @@ def _counted(texts: Iterable[str]) -> list[str]:
 
 def _short(ops: str) -> str:
     """The ops of a cluster, without PyTorch's prefixes, the first and last few of many."""
-    names = [name.split(".")[0].removeprefix("native_").removeprefix("_") for name in ops.split("+")]
+    names = [_plain(name) for name in ops.split("+")]
     return "+".join(names if len(names) <= 6 else [*names[:3], f"{len(names) - 5} more", *names[-2:]])
+
+
+def _plain(name: str) -> str:
+    """``gelu`` for ``gelu.default``, ``softmax`` for ``_softmax.default``, ``attention`` for onepass's own."""
+    return name.removeprefix("onepass.").split(".")[0].removeprefix("native_").removeprefix("_")
 
 
 def _n(n: int, what: str) -> str:

@@ -20,7 +20,7 @@ from onepass.capture.normalize import normalize
 from onepass.capture.options import Options
 from onepass.capture.runner import Compiled, compile_runner
 from onepass.capture.whole import require_whole
-from onepass.errors import FALLBACK_ADVICE, BadOption, BadSetting, CannotFuse, LeftToPyTorch
+from onepass.errors import BadOption, BadSetting, CannotFuse, LeftToPyTorch
 
 Run = Callable[..., Any]
 
@@ -82,13 +82,11 @@ class Backend:
     ) -> Run:
         """Compiles one graph of ATen ops, or runs it as it is."""
         try:
-            captured = normalize(graph, fit, options.deny)
-            plan = build(captured.program, hints(graph), fuel=options.fuel)
+            compiled = compile_graph(graph, options)
             if self.whole:
-                require_whole(plan, graph, self.whole)
-            compiled = compile_runner(plan, captured)
+                require_whole(compiled.plan, graph, self.whole)
         except Exception as error:  # noqa: BLE001 - as above
-            return _boxed(self.give_up(graph, error, options))
+            return boxed(self.give_up(graph, error, options))
         made.append(compiled)
         return compiled.run
 
@@ -96,8 +94,8 @@ class Backend:
         """Leaves a graph to PyTorch after a failure, unless the failure is the user's to see."""
         if isinstance(error, _THE_USERS) or options.strict or self.whole:
             raise error
-        warnings.warn(LeftToPyTorch(f"{_named(error)}\n{FALLBACK_ADVICE}"), stacklevel=2)
-        return self.leave(graph, f"failure: {_named(error)}".splitlines()[0])
+        warnings.warn(LeftToPyTorch.after("a graph", error), stacklevel=2)
+        return self.leave(graph, f"failure: {type(error).__name__}: {error}".splitlines()[0])
 
     def leave(self, graph: GraphModule, reason: str) -> Run:
         """Runs a graph as PyTorch would.
@@ -113,6 +111,16 @@ class Backend:
 def onepass(graph: GraphModule, inputs: Sequence[Any], **given: Any) -> Run:
     """``torch.compile(model, backend="onepass")``."""
     return Backend(keep=False)(graph, inputs, **given)
+
+
+def compile_graph(graph: GraphModule, options: Options) -> Compiled:
+    """A graph of ATen ops, planned, compiled and ready to run.
+
+    Raises: whatever goes wrong.
+    """
+    captured = normalize(graph, fit, options.deny)
+    plan = build(captured.program, hints(graph), fuel=options.fuel)
+    return compile_runner(plan, captured)
 
 
 def needs_gradients(graph: GraphModule) -> bool:
@@ -146,7 +154,9 @@ def _is_hinted(s: torch.SymInt) -> bool:
 
 
 def _sizes(fake: Any) -> Sequence[Any]:
-    return (fake,) if isinstance(fake, torch.SymInt) else fake.shape if isinstance(fake, torch.Tensor) else ()
+    if isinstance(fake, torch.Tensor):
+        return (*fake.shape, *fake.stride()) if fake.layout is torch.strided else fake.shape
+    return (fake,) if isinstance(fake, torch.SymInt) else ()
 
 
 def _copy(graph: GraphModule) -> GraphModule:
@@ -154,17 +164,13 @@ def _copy(graph: GraphModule) -> GraphModule:
     return GraphModule(graph, copy.deepcopy(graph.graph))
 
 
-def _boxed(run: Run) -> Run:
+def boxed(run: Run) -> Run:
     """A callable that takes its arguments in a list and empties it, as AOTAutograd wants it."""
 
-    def boxed(arguments: list[Any]) -> Any:
+    def take(arguments: list[Any]) -> Any:
         taken = list(arguments)
         arguments.clear()
         return run(*taken)
 
-    boxed._boxed_call = True  # type: ignore[attr-defined]
-    return boxed
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    take._boxed_call = True  # type: ignore[attr-defined]
+    return take

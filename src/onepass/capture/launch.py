@@ -160,7 +160,7 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
 def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -> Call:
     """The kernel for the widths that strides and row length allow, and others when a tensor starts elsewhere."""
     kernel, arch, groups = built.kernel, built.device.arch, schedule.groups
-    run = cuda_kernel(built.source, arch, schedule.threads)
+    run = cuda_kernel(built.source, arch, schedule.threads, schedule.shared_bytes)
     widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
     aligned = _alignment(fields, kernel.accesses, widths)
 
@@ -174,7 +174,7 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
                     smaller[a.name] //= 2
         less = replace(schedule, accesses=tuple(smaller.values()))
         source = emit(kernel, less, kernel_name(less, built.cluster))
-        return cuda_kernel(source, arch, less.threads)
+        return cuda_kernel(source, arch, less.threads, less.shared_bytes)
 
     def launch(rows: int, extent: int, *values: int) -> None:
         if rows == 0:

@@ -18,7 +18,7 @@ from onepass.ir.address import View, contiguous, reshape
 from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
 from onepass.ir.symbol import Size
 from onepass.ops.opdef import CompositeDef
-from onepass.ops.table import BY_ATEN, COMPUTE_BOUND, VIEWS
+from onepass.ops.table import BY_ATEN, COMPUTE_BOUND, LEFT, VIEWS
 
 
 @dataclass
@@ -121,7 +121,7 @@ class _Reader:
         if name in self.deny or name.split(".")[0] in self.deny:
             return "denied: named in the deny list"
         if name not in BY_ATEN:
-            return "unsupported op"
+            return f"unsupported op: {LEFT[name]}" if name in LEFT else "unsupported op"
         for fake in tensors(value, [n.meta.get("val") for n in node.all_input_nodes]):
             if from_torch(fake.dtype) is None:
                 return f"dtype: {str(fake.dtype).removeprefix('torch.')}"

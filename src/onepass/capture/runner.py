@@ -23,11 +23,13 @@ Runner = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class Compiled:
-    """A runnable plan and the Python text that runs it."""
+    """A runnable plan, the Python text that runs it, and where in the text's scope each kernel's launcher is."""
 
     plan: Plan
     run: Runner
     text: str
+    scope: dict[str, Any]
+    launchers: tuple[str, ...]
 
 
 def compile_runner(plan: Plan, captured: Captured) -> Compiled:
@@ -38,7 +40,7 @@ def compile_runner(plan: Plan, captured: Captured) -> Compiled:
     exec(compile(text, "<onepass runner>", "exec"), scope)
     run = scope["run"]
     run._boxed_call = True
-    return Compiled(plan, run, text)
+    return Compiled(plan, run, text, scope, tuple(writer.launchers))
 
 
 class _Writer:
@@ -54,6 +56,7 @@ class _Writer:
         self.lines: list[tuple[str, list[str]]] = []  # a line, and the variables it needs
         self.made: set[str] = set()
         self.atoms: dict[str, str] = {}
+        self.launchers: list[str] = []
 
     def text(self) -> str:
         self.inputs()
@@ -125,6 +128,7 @@ class _Writer:
         k = f"k{len(self.scope)}"
         launcher = launch_plan(built)
         self.scope[k] = launcher.call
+        self.launchers.append(k)
         values = []
         for f in built.source.block:
             if f.kind == "pointer":
@@ -247,7 +251,13 @@ def _sizes(node: Node) -> list[tuple[str, Any]]:
     if isinstance(fake, torch.SymInt):
         return [(name, fake)]
     if isinstance(fake, torch.Tensor):
-        return [(f"{name}.shape[{i}]", s) for i, s in enumerate(fake.shape) if isinstance(s, torch.SymInt)]
+        sizes = [(f"{name}.shape[{i}]", s) for i, s in enumerate(fake.shape)]
+        strides = enumerate(fake.stride() if fake.layout is torch.strided else ())
+        return [
+            (where, s)
+            for where, s in (*sizes, *((f"{name}.stride({i})", s) for i, s in strides))
+            if isinstance(s, torch.SymInt)
+        ]
     return []
 
 

@@ -10,21 +10,28 @@ import torch
 from torch.fx import GraphModule, Node
 
 from onepass.build import Plan
+from onepass.capture.account import tensors
+from onepass.capture.sizes import hint
 from onepass.errors import CannotFuse
 
 # Frames of these are not the user's.
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
-def require_whole(plan: Plan, graph: GraphModule, function: str) -> None:
-    """Raises: CannotFuse for the first op of a plan that stays with PyTorch."""
+def require_whole(plan: Plan, graph: GraphModule, function: str, line: str = "") -> None:
+    """Raises: CannotFuse for the first op of a plan that stays with PyTorch; ``line`` is the user's if known."""
     nodes = {node.name: node for node in graph.graph.nodes}
     for call in plan.calls:
-        if call.bound in ("compute", "memory"):
-            node = nodes[call.name]
+        node = nodes[call.name]
+        if call.bound in ("compute", "memory") and not _is_empty(node):
             reason = call.reason or "compute-bound: matmul, attention and convolution stay with PyTorch"
-            where = user_line(node.meta.get("stack_trace")) or function
+            where = line or user_line(node.meta.get("stack_trace")) or function
             raise CannotFuse(function, where, call.target, operands(node), reason)
+
+
+def _is_empty(node: Node) -> bool:
+    """Whether there is nothing to compute: kernels are for sizes of one and more."""
+    return all(any(isinstance(n, int) and n == 0 for n in t.shape) for t in tensors(node.meta.get("val")))
 
 
 def user_line(stack_trace: str | None) -> str:
@@ -42,4 +49,4 @@ def operands(node: Node) -> tuple[str, ...]:
 def _describe(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return str(value)
-    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(str(hint(n)) for n in value.shape)}]"

@@ -172,10 +172,13 @@ class _Printer:
 
 
 class _RowPrinter(_Printer):
+    shared = False  # computed values lie in shared memory between phases
+
     def __init__(self, kernel: Kernel, name: str, schedule: RowSchedule) -> None:
         super().__init__(kernel, name)
         self.schedule = schedule
         self.block = fields(kernel, (("zero", "i64"),))
+        self.shared = schedule.shared_bytes > 0
         self.loaded: set[str] = set()
         self.reduced = ""  # the last value that a reduction gave
 
@@ -189,6 +192,10 @@ class _RowPrinter(_Printer):
             self.put(1, f"__shared__ float scratch[{scratch // 4}];")
         if self.kernel.reduces:
             self.put(1, f"groups<T, R> group({'scratch' if scratch else 'nullptr'});")
+        if s.shared_bytes:
+            self.put(1, "extern __shared__ u32x4 held_s[];")
+            for i, value in enumerate(self.kernel.kept):
+                self.put(1, f"float* const {value}_s = (float*)held_s + ({i} * K * T * R + threadIdx.x) * E;")
         self.put(1, "const int lane = threadIdx.x % T;")
         self.put(1, "const i64 at = (i64)blockIdx.x * R + threadIdx.x / T;")
         self.put(1, "const bool live = at < a.rows;")
@@ -284,16 +291,20 @@ class _RowPrinter(_Printer):
                         self.load_vectors(1, a)
             if isinstance(s, Accumulate):
                 self.put(1, f"float {s.name}_a = {IDENTITY[s.op]};")
-            if isinstance(s, Keep):
+            if isinstance(s, Keep) and not self.shared:
                 self.put(1, f"float {s.value}_r[K * E];")
         fresh = [a for a in self.fresh(loop) if not a.index]
         if self.reduced and not self.schedule.early:
             for a in fresh:
                 self.put(1, f"{a.name}_g = after({a.name}_g, {self.reduced}, a.zero);")
-        self.put(1, "#pragma unroll")
+        # Nothing is indexed by k when values lie in shared memory: the loop may stay one, which bounds what it loads.
+        rolled = self.shared and not any(
+            isinstance(s, LoadValue) and s.access in self.loaded for s in loop.body
+        )
+        self.put(1, f"#pragma unroll {self.schedule.depth}" if rolled else "#pragma unroll")
         self.put(1, "for (int k = 0; k < K; ++k) {")
         sums = [s.name for s in loop.body if isinstance(s, Accumulate)]
-        if self.schedule.depth and sums:
+        if self.schedule.depth and sums and not rolled:
             for a in fresh:
                 self.put(
                     2,
@@ -329,11 +340,22 @@ class _RowPrinter(_Printer):
             a = self.kernel.access(s.access)
             kind = "float" if a.dtype.kind == "float" else f"vec<{a.dtype.ctype}, E>"
             self.put(depth, f"{kind} {a.name}_t{'[E]' if kind == 'float' else ''};")
+        if self.shared:
+            for s in loop.body:
+                if isinstance(s, Keep):
+                    self.put(depth, f"float {s.value}_q[E];")
+                elif isinstance(s, Kept):
+                    self.put(
+                        depth, f"const vec<float, E> {s.name}_q = shared_load<E>({s.name}_s + k * T * R * E);"
+                    )
         self.put(depth, "#pragma unroll")
         self.put(depth, "for (int e = 0; e < E; ++e) {")
         for s in loop.body:
             self.lane_statement(s, vectors, depth + 1, ragged)
         self.put(depth, "}")
+        for s in loop.body:
+            if isinstance(s, Keep) and self.shared:
+                self.put(depth, f"shared_store<E>({s.value}_s + k * T * R * E, {s.value}_q);")
         for s in stores:
             self.put_store(s, depth)
 
@@ -346,9 +368,13 @@ class _RowPrinter(_Printer):
                 value = f"(c + e < cols ? {value} : {IDENTITY[s.op]})"
             self.put(depth, f"{s.name}_a = {REDUCE[s.op].combine.format(f'{s.name}_a', value)};")
         elif isinstance(s, Keep):
-            self.put(depth, f"{s.value}_r[k * E + e] = {s.value};")
+            self.put(
+                depth,
+                f"{s.value}_q[e] = {s.value};" if self.shared else f"{s.value}_r[k * E + e] = {s.value};",
+            )
         elif isinstance(s, Kept):
-            self.put(depth, f"const float {s.name} = {s.name}_r[k * E + e];")
+            held = f"element({s.name}_q, e)" if self.shared else f"{s.name}_r[k * E + e]"
+            self.put(depth, f"const float {s.name} = {held};")
         elif isinstance(s, StoreValue):
             a = self.kernel.access(s.access)
             if a.dtype.kind == "float":

@@ -87,3 +87,16 @@ COMPUTE_BOUND: frozenset[str] = frozenset(
         "mkldnn_linear_pointwise.default",
     }
 )
+
+# Memory-bound ATen ops that models run and no kernel takes, with the reason that reports give.
+LEFT: dict[str, str] = {
+    "gather.default": "each element is read from a place of its own, which no address of a row expresses",
+    "index.Tensor": "several index tensors choose each element together",
+    "index_put.default": "elements are written to places that are only known at run time",
+    "scatter.src": "elements are written to places that are only known at run time",
+    "cumsum.default": "a scan: each element depends on all before it",
+    "sort.default": "elements change places by value",
+    "topk.default": "elements change places by value",
+    "argmax.default": "a reduction to positions",
+    "nonzero.default": "the result's size is only known at run time",
+}

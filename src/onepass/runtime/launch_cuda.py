@@ -11,6 +11,8 @@ import torch
 
 from onepass.errors import DriverError
 
+_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
 
 @lru_cache(maxsize=1)
 def driver() -> ctypes.CDLL:
@@ -30,9 +32,19 @@ def check(code: int, call: str) -> None:
 class CudaKernel:
     """A loaded kernel. Calls are thread-safe: a call's arguments lie in a buffer of its thread."""
 
-    __slots__ = ("_buffers", "_function", "_launch", "_library", "_pack", "_size", "name", "threads")
+    __slots__ = (
+        "_buffers",
+        "_function",
+        "_launch",
+        "_library",
+        "_pack",
+        "_shared",
+        "_size",
+        "name",
+        "threads",
+    )
 
-    def __init__(self, code: bytes, name: str, threads: int, fields: int) -> None:
+    def __init__(self, code: bytes, name: str, threads: int, fields: int, shared_bytes: int = 0) -> None:
         """Loads machine code into the driver; it runs on whichever device is current when it is called.
 
         Raises: DriverError when the driver refuses the code.
@@ -50,13 +62,23 @@ class CudaKernel:
             "cuLibraryGetKernel",
         )
         self._function = function
+        self._shared = shared_bytes
+        if shared_bytes:
+            for device in range(torch.cuda.device_count()):
+                check(
+                    driver().cuKernelSetAttribute(_MOST_DYNAMIC_SHARED, shared_bytes, function, device),
+                    f"cuKernelSetAttribute({name}, {shared_bytes} bytes of shared memory)",
+                )
         self._pack = struct.Struct(f"{fields}q").pack_into
         self._size = 8 * fields
         self._launch = driver().cuLaunchKernel
         self._buffers = threading.local()
 
     def __call__(self, blocks: int, device: int, values: tuple[int, ...]) -> None:
-        """Launches on the current stream of ``device``, which must be the current device."""
+        """Launches on the current stream of ``device``."""
+        if torch._C._cuda_getDevice() != device:
+            with torch.cuda.device(device):
+                return self(blocks, device, values)
         held = self._buffers
         try:
             buffer, pointers = held.pair
@@ -67,7 +89,18 @@ class CudaKernel:
         self._pack(buffer, 0, *values)
         stream = torch._C._cuda_getCurrentRawStream(device)
         code = self._launch(
-            self._function, blocks, 1, 1, self.threads, 1, 1, 0, ctypes.c_void_p(stream), pointers, None
+            self._function,
+            blocks,
+            1,
+            1,
+            self.threads,
+            1,
+            1,
+            self._shared,
+            ctypes.c_void_p(stream),
+            pointers,
+            None,
         )
         if code:
             check(code, f"cuLaunchKernel({self.name})")
+        return None

@@ -57,13 +57,13 @@ def binary(source: Source, arch: str) -> Binary:
     return Binary(entry.path.read_bytes(), Resources(**entry.metadata["resources"]))
 
 
-def cuda_kernel(source: Source, arch: str, threads: int) -> CudaKernel:
+def cuda_kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> CudaKernel:
     """Raises: NoNvrtc, CompileError, DriverError."""
     key = (source.text, arch)
     with _lock:
         known = _cuda.get(key)
     if known is None:
-        kernel = CudaKernel(binary(source, arch).code, source.name, threads, len(source.block))
+        kernel = CudaKernel(binary(source, arch).code, source.name, threads, len(source.block), shared_bytes)
         with _lock:
             COUNTERS.loaded += key not in _cuda
             known = _cuda.setdefault(key, kernel)

@@ -73,6 +73,12 @@ def version(arch: str) -> str:
     return f"nvrtc {major.value}.{minor.value}"
 
 
+def _no_cache(arch: str) -> tuple[str, ...]:
+    """NVRTC's own cache, from 12.9 on, gives back code without the log: registers and spills would go unread."""
+    major, minor = (int(n) for n in version(arch).split()[1].split("."))
+    return ("--no-cache",) if (major, minor) >= (12, 9) else ()
+
+
 def compile_cubin(source: str, name: str, arch: str) -> Cubin:
     """Compiles one kernel text.
 
@@ -81,7 +87,7 @@ def compile_cubin(source: str, name: str, arch: str) -> Cubin:
     _, lib = library(arch)
     program = ctypes.c_void_p()
     lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None)
-    options = (f"--gpu-architecture={arch}", *OPTIONS)
+    options = (f"--gpu-architecture={arch}", *OPTIONS, *_no_cache(arch))
     packed = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
     failed = lib.nvrtcCompileProgram(program, len(options), packed)
     log = _read(lib, program, "ProgramLog").decode().rstrip("\0")

@@ -83,6 +83,35 @@ ONEPASS_INLINE void store_strided(T* p, i64 step, const vec<T, E>& v, int left) 
   }
 }
 
+// E floats of shared memory, 16 bytes at a time where E allows.
+template <int E>
+ONEPASS_INLINE vec<float, E> shared_load(const float* p) {
+  vec<float, E> v;
+  if constexpr (E % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < E / 4; ++i) {
+      const u32x4 q = ((const u32x4*)p)[i];
+      v.w[4 * i] = q.x; v.w[4 * i + 1] = q.y; v.w[4 * i + 2] = q.z; v.w[4 * i + 3] = q.w;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < E; ++i) v.set(i, p[i]);
+  }
+  return v;
+}
+template <int E>
+ONEPASS_INLINE void shared_store(float* p, const float (&x)[E]) {
+  if constexpr (E % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < E / 4; ++i)
+      ((u32x4*)p)[i] = u32x4{__float_as_uint(x[4 * i]), __float_as_uint(x[4 * i + 1]), __float_as_uint(x[4 * i + 2]),
+                             __float_as_uint(x[4 * i + 3])};
+  } else {
+#pragma unroll
+    for (int i = 0; i < E; ++i) p[i] = x[i];
+  }
+}
+
 // Position i as a row and a column of rows of n: 32-bit division where it is enough.
 ONEPASS_INLINE void divide(i64 i, i64 n, i64& quotient, i64& rest) {
   if ((i | n) < 0x7fffffffll) {

@@ -1,4 +1,7 @@
-"""CUDA: a group of lanes holds a row in registers. ``row-warp`` for groups inside a warp, ``row-block`` above."""
+"""CUDA: a group of lanes holds a row on chip.
+
+``row-warp`` for groups inside a warp, ``row-block`` above, ``row-smem`` where computed values lie in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from onepass.ir.kernel import Access, Kernel
 
 # Elements a lane may hold in registers for one kept value: 32 floats or 64 16-bit elements are 32 registers.
 MOST_REGISTERS = 64
+# Computed values that would take this many registers a lane, and leave one block a multiprocessor, go to shared memory.
+SHARED_FROM = 32
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -28,14 +33,13 @@ class RowSchedule:
     cols: int
     accesses: tuple[int, ...]
     early: bool  # row vectors are loaded before the first reduction, not after the last
-    min_blocks: int = (
-        0  # resident on a multiprocessor, which bounds the registers of a thread; 0 leaves them open
-    )
-    depth: int = 0  # vectors in flight of tensors that no register array holds; 0 leaves that to the compiler
+    min_blocks: int = 0  # resident on a multiprocessor: bounds a thread's registers; 0 leaves them open
+    shared_bytes: int = 0  # of shared memory that hold computed values; 0 holds them in registers
+    depth: int = 0  # vectors in flight of tensors that registers do not hold; 0 leaves that to the compiler
 
     @property
     def family(self) -> str:
-        return "row-warp" if self.lanes <= 32 else "row-block"
+        return "row-smem" if self.shared_bytes else "row-warp" if self.lanes <= 32 else "row-block"
 
     @property
     def threads(self) -> int:
@@ -49,7 +53,7 @@ class RowSchedule:
     def explain(self) -> str:
         return (
             f"{self.lanes} lanes a row, {self.groups} rows a block, {self.steps} vectors of {self.width} a lane, "
-            f"row in registers"
+            f"{'computed values in shared memory' if self.shared_bytes else 'row in registers'}"
         )
 
 
@@ -95,7 +99,15 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
         resident = max(1, 1024 // threads) if steps > 2 else 0
         depth = 3 if steps > 4 and kernel.kept else 0
         widths = aligned(kernel, cols, width)
-        plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident, depth)
+        plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident, 0, depth)
+        shared = 4 * len(kernel.kept) * threads * steps * width
+        if (
+            shared
+            and steps > 4
+            and shared // threads >= 4 * SHARED_FROM
+            and 2 * shared <= device.shared_bytes
+        ):
+            found += [replace(plain, shared_bytes=shared, depth=d) for d in (4, 2)]
         found += [plain, replace(plain, min_blocks=0)] if resident else [plain]
     return found or "too_large: the row does not fit in registers"
 
