@@ -349,7 +349,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         operands="float",
         result="float",
         flops=9,
-        cost=12,
+        cost=8,
         special=2,
         cost_half=8,
     ),
