@@ -23,13 +23,11 @@ from onepass.capture.normalize import Captured, normalize
 from onepass.capture.runner import compile_runner
 from onepass.codegen.cpu_prelude import cpu_prelude
 from onepass.codegen.emit import Source, emit
-from onepass.device import KNOWN, Device
+from onepass.device import KNOWN
 from onepass.emulate import Buffer, EmulatedKernel, KernelSource, compile_many
 from onepass.ir.kernel import Kernel
 from onepass.plan import merge
 from onepass.plan.choose import candidates
-from onepass.plan.schedules import row
-from onepass.plan.schedules.row import schedules as row_schedules
 from onepass.runtime.cache import open_cache
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
 
@@ -59,13 +57,7 @@ def _target(cuda: bool) -> Iterator[None]:
         yield
         return
 
-    def rows(kernel: Kernel, device: Device) -> Any:
-        # Row kernels read pieces of a concatenation wrongly: tests/cpu/test_planned_kernels.py::test_pieces_in_rows.
-        pieces = any(a.window for a in kernel.accesses)
-        return "a concatenation in a row" if pieces else row_schedules(kernel, device)
-
     with (
-        mock.patch.object(row, "schedules", rows),
         mock.patch.object(pipeline, "of", return_value=H200),
         mock.patch.object(merge, "of", return_value=H200),
     ):
@@ -128,7 +120,7 @@ def run_emulated(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
     """Like `run_on_cpu`, each block of each CUDA kernel watched: a KernelFault is raised for what no device allows."""
     asked: dict[str, Source] = {}
 
-    def note(source: Source, arch: str, threads: int) -> Callable[..., None]:
+    def note(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> Callable[..., None]:
         asked.setdefault(source.text, source)
         return lambda blocks, device, values: None
 
@@ -139,12 +131,14 @@ def run_emulated(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
     kernels = dict(zip(asked, _pieces(_cuda_unit, sources), strict=True))
     live = _Live()
 
-    def kernel(source: Source, arch: str, threads: int) -> Callable[..., None]:
+    def kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> Callable[..., None]:
         emulated = kernels[source.text]
 
         def run(blocks: int, device: int, values: tuple[int, ...]) -> None:
             packed = struct.pack(f"{len(values)}q", *values)
-            emulated.launch(blocks, threads, args=packed, buffers=live.buffers(), order_seed=1)
+            emulated.launch(
+                blocks, threads, args=packed, buffers=live.buffers(), shared_bytes=shared_bytes, order_seed=1
+            )
 
         return run
 

@@ -241,12 +241,12 @@ class _RowPrinter(_Printer):
     def load_text(self, a: Access, c: str) -> str:
         w = self.width(a)
         hint = self.hint(a)
+        lo, hi = a.window or (0, 0)
+        there = f"{hi} - ({c})" + (f", {lo} - ({c})" if lo else "") if a.window else self.left(c)
         if a.column == "strided":
-            return f"load_strided<{hint}, E>({a.name}_g + (i64)({c}) * a.{a.name}_c, a.{a.name}_c, {self.left(c)})"
+            return f"load_strided<{hint}, E>({a.name}_g + (i64)({c}) * a.{a.name}_c, a.{a.name}_c, {there})"
         if a.window is not None:
-            lo, hi = a.window
-            text = f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {hi} - ({c}))"
-            return f"({c}) < {lo} ? vec<{a.dtype.ctype}, E>{{}} : {text}" if lo else text
+            return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {there})"
         if self.schedule.exact and w == self.schedule.width:
             return f"load<{hint}, E>({a.name}_g + ({c}))"
         return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {self.left(c)})"
