@@ -60,3 +60,35 @@ def test_pieces_in_rows(function: Callable[..., torch.Tensor], cuda: bool) -> No
             assert len(case.plan.kernels) == 1 and not case.left
             assert any(a.window for a in case.plan.kernels[0].kernel.accesses)
         assert not complaints(cases, function, cuda)
+
+
+def gathered_after_reduction(x: torch.Tensor, ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """The table's columns are the kernel's rows: each row reads one element, some way into a table row."""
+    return x.amin(-1) * F.embedding(ids, table)
+
+
+def gathered_in_parts(x: torch.Tensor, ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """The columns of a table row are cut into groups that are reduced alone."""
+    return (F.embedding(ids, table).view(x.shape) * x).sum(-1)
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.parametrize(
+    ("function", "width"),
+    [(gathered_after_reduction, 3), (gathered_in_parts, 3 * 127)],
+    ids=["after", "parts"],
+)
+def test_a_table_read_some_way_into_its_rows(
+    function: Callable[..., torch.Tensor], width: int, cuda: bool
+) -> None:
+    g = torch.Generator().manual_seed(1)
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = [
+            (3 + torch.rand(4, 3, 127, generator=g)).to(dtype),
+            torch.randint(0, 5, (4,), generator=g),
+            (1 + torch.rand(5, width, generator=g)).to(dtype),
+        ]
+        case = planned(trace(function, inputs), inputs, cuda)
+        assert len(case.plan.kernels) == 1 and not case.left
+        assert any(a.index for a in case.plan.kernels[0].kernel.accesses)
+        assert not complaints([case], function, cuda)
