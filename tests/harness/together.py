@@ -22,6 +22,7 @@ from onepass.capture import launch
 from onepass.capture.normalize import Captured, normalize
 from onepass.capture.runner import compile_runner
 from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.codegen.cuda_prelude import cuda_prelude
 from onepass.codegen.emit import Source, emit
 from onepass.device import KNOWN
 from onepass.emulate import Buffer, EmulatedKernel, KernelSource, compile_many
@@ -152,7 +153,7 @@ def run_emulated(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
 
 
 def _cuda_unit(sources: Sequence[Source]) -> list[EmulatedKernel]:
-    return compile_many([KernelSource(s.name, s.text) for s in sources])
+    return compile_many([KernelSource(s.name, s.text) for s in sources], prelude=cuda_prelude())
 
 
 @dataclass

@@ -24,7 +24,7 @@ import torch
 from harness.oracle import Oracle
 from onepass.build import Plan
 from onepass.dtypes import from_torch
-from onepass.ir.cluster import Cluster, Load, Map, Node, Program, Reduce
+from onepass.ir.cluster import Cluster, Load, Map, Node, Program, Reduce, operands
 from onepass.ir.interpret import Watch
 from onepass.ops.table import OPS
 
@@ -59,7 +59,10 @@ class Rounded:
         for cluster in program.items:
             if isinstance(cluster, Cluster):
                 read = {cluster.tensors[n.tensor].dtype for n in cluster.nodes if isinstance(n, Load)}
+                inside = {o for n in cluster.nodes for o in operands(n)}
                 for s in cluster.stores:
+                    if s.value in inside:
+                        continue  # the op goes on with what it has, not with what it wrote: statistics of a norm
                     node, dtype = cluster.node(s.value), cluster.tensors[s.tensor].dtype
                     moved = isinstance(node, Load) or (isinstance(node, Map) and node.op in EXACT)
                     if not (isinstance(node, Reduce) or (moved and read == {dtype})):
