@@ -109,7 +109,9 @@ def test_random_graphs(part: int) -> None:
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate,),  # a smaller failing batch takes minutes to find, and one graph is named anyway
+        phases=(
+            Phase.generate,
+        ),  # a smaller failing batch takes minutes to find, and one graph is named anyway
         report_multiple_bugs=False,
     )
     @given(st.tuples(*(graphs(row) for row in rows)))

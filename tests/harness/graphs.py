@@ -667,7 +667,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "to_copy": (cast("{0}.to(dt('{1}'))"),),
     "convert": (cast("prims.convert_element_type.default({0}, dt('{1}'))"),),
     "clone": (clone,),
-    "dropout": (unary("torch.native_dropout({0}, 0.25, False)[0]"),),
+    "dropout": (unary("torch.native_dropout({0}.contiguous(), 0.25, False)[0]"),),
     "full": (constant("torch.full({1}, {2})"), constant("torch.full({1}, {2}, dtype=dt('{3}'))")),
     "zeros": (constant("torch.zeros({1}, dtype=dt('{3}'))"),),
     "ones": (constant("torch.ones({1}, dtype=dt('{3}'))"),),
