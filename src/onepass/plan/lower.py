@@ -39,11 +39,12 @@ def lower(cluster: Cluster, layout: Layout, hold: bool = True) -> Kernel | Refus
 
     Raises: with the setting ONEPASS_VERIFY, BadCluster where the cluster or the kernel breaks a rule.
     """
-    made = _Lowering(cluster, layout, hold).run()
-    if settings.VERIFY.read():
+    verify = settings.VERIFY.read()
+    if verify:
         verify_cluster(cluster)
-        if isinstance(made, Kernel):
-            verify_kernel(made)
+    made = _Lowering(cluster, layout, hold).run()
+    if verify and isinstance(made, Kernel):
+        verify_kernel(made)
     return made
 
 
