@@ -17,4 +17,5 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONEPASS_CACHE_DIR", str(run / "onepass-cache"))
         patch.setenv("ONEPASS_STRICT", "1")
+        patch.setenv("ONEPASS_VERIFY", "1")
         yield

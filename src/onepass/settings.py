@@ -91,6 +91,14 @@ STRICT = Setting(
     False,
     "Raise where compiling fails, and do not run that graph in PyTorch with a warning.",
 )
+VERIFY = Setting(
+    "ONEPASS_VERIFY",
+    _flag,
+    False,
+    "0 or 1",
+    False,
+    "Check every cluster and kernel between the stages that make them.",
+)
 CACHE = Setting("ONEPASS_CACHE", _flag, True, "0 or 1", False, "Keep compiled kernels on disk.")
 CACHE_DIR = Setting(
     "ONEPASS_CACHE_DIR",
@@ -117,6 +125,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     DENY,
     FUEL,
     STRICT,
+    VERIFY,
     CACHE,
     CACHE_DIR,
     CXX,

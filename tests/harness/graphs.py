@@ -8,6 +8,7 @@ error bound would hold.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 T = TypeVar("T")
 
 FLOATS = ("float32", "bfloat16", "float16")
+LAYOUTS = ("contiguous", "permuted", "sliced", "stepped", "offset", "expanded")
 INTS = ("int64", "int32", "int16", "int8", "uint8")
 # Values stay far from where float16 overflows (65504), so that eager's own result is a number at every dtype.
 LARGEST = 2000.0
@@ -97,6 +99,9 @@ class Graph:
 
     def __repr__(self) -> str:
         return "\n" + "".join(f"{i}\n" for i in self.inputs) + self.text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # as hypothesis shows what failed
 
     def function(self, wide: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
         """The function; ``wide`` reads float64 wherever the text names a floating-point dtype."""
@@ -194,8 +199,7 @@ class Writer:
         layout: str | None = None,
     ) -> Var:
         if layout is None:
-            usable = ["contiguous", "contiguous", "permuted", "sliced", "stepped", "offset", "expanded"]
-            layout = self.pick(usable) if len(shape) and all(shape) else "contiguous"
+            layout = self.pick(("contiguous", *LAYOUTS)) if len(shape) and all(shape) else "contiguous"
         spec = Input(
             f"x{len(self.inputs)}",
             dtype or self.dtype,
@@ -237,7 +241,7 @@ class Writer:
         fitting = [v for v in self.pool if test(v)]
         if not fitting:
             raise Unusable
-        return fitting[-1] if self.chance(2) else self.pick(fitting)
+        return self.pick(fitting) if self.chance(5) else fitting[-1]
 
     def float(self) -> Var:
         return self.some(lambda v: v.kind == "float")
@@ -663,7 +667,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "to_copy": (cast("{0}.to(dt('{1}'))"),),
     "convert": (cast("prims.convert_element_type.default({0}, dt('{1}'))"),),
     "clone": (clone,),
-    "dropout": (unary("torch.native_dropout({0}, 0.25, False)[0]"),),
+    "dropout": (unary("torch.native_dropout({0}.contiguous(), 0.25, False)[0]"),),
     "full": (constant("torch.full({1}, {2})"), constant("torch.full({1}, {2}, dtype=dt('{3}'))")),
     "zeros": (constant("torch.zeros({1}, dtype=dt('{3}'))"),),
     "ones": (constant("torch.ones({1}, dtype=dt('{3}'))"),),
@@ -696,32 +700,49 @@ def write(choose: Chooser, must: Sequence[str], most: int) -> Graph:
         shape[-1] = max(1, shape[-1] // 2)
     w.input(shape)
     names = list(STEPS)
-    target = w.choose.integer(2, most)
+    target = w.choose.integer(4, most)
     plan = list(must)
     while len(plan) < target:
         plan.append("view" if w.chance(4) else w.pick(names))
+    needed: list[str] = []
     for name in plan if w.chance(2) else reversed(plan):
         steps = VIEWS if name == "view" else STEPS[name]
         for _ in range(4 if name in must else 1):
             before = len(w.lines), len(w.pool), len(w.inputs)
             try:
                 w.pick(steps)(w)
+                needed += [w.pool[-1].name] if name in must else []
                 break
             except Unusable:
                 del w.lines[before[0] :], w.pool[before[1] :], w.inputs[before[2] :]
         if len(w.lines) > most:
             break
     made = [v for v in w.pool if v.name.startswith("v")]
-    if not made:
-        w.line(f"{w.pool[0].name} + 1")
-        made = w.pool[-1:]
-    outputs = [made[-1]]
-    while len(outputs) < 3 and w.chance(2):
-        outputs.append(w.pick(made))
-    used = {v.name for v in outputs}
-    names_of = [v.name for v in made if v.name in used]
-    text = [f"{n}.mT" if w.chance(6) and len(w.scopes[0][n].shape) > 1 else n for n in names_of]
-    return Graph(tuple(w.inputs), tuple(w.lines), tuple(text))
+    while len(made) < 2:
+        last = w.pool[-1]
+        made.append(
+            w.line(
+                f"~{last.name}" if last.kind == "bool" else f"torch.maximum({last.name}, {last.name})",
+                last.exact,
+            )
+        )
+    wanted = {made[-1].name, w.pick(made).name, *needed} if w.chance(2) else {made[-1].name, *needed}
+    outputs = [v.name for v in made if v.name in wanted]
+    text = [f"{n}.mT" if w.scopes[0][n].dim() > 1 and w.chance(6) else n for n in outputs]
+    lines = _needed(w.lines, outputs)
+    inputs = [i for i in w.inputs if any(re.search(rf"\b{i.name}\b", line) for line in lines)]
+    return Graph(tuple(inputs), tuple(lines), tuple(text))
+
+
+def _needed(lines: Sequence[str], outputs: Sequence[str]) -> list[str]:
+    """The lines that outputs depend on."""
+    names, kept = set(outputs), list[str]()
+    for line in reversed(lines):
+        made, _, text = line.partition(" = ")
+        if made in names:
+            names.update(re.findall(r"\bv\d+\b", text))
+            kept.append(line)
+    return kept[::-1]
 
 
 def targets(graph: torch.fx.GraphModule) -> set[str]:

@@ -4,7 +4,16 @@ import random
 
 import torch
 
-from onepass.ir.address import View, compose, contiguous, is_identity, refine, reshape, split
+from onepass.ir.address import (
+    View,
+    compose,
+    compose_window,
+    contiguous,
+    is_identity,
+    refine,
+    reshape,
+    split,
+)
 from onepass.ir.symbol import name, quotient
 
 
@@ -80,6 +89,24 @@ def test_a_symbolic_slice_of_a_fixed_size() -> None:
     assert compose(View(((1, 64), (64, 1))), View(((1, 0), (s, 1)))) == View(((1, 0), (s, 1)))
     assert compose(View(((64, 8), (8, 1))), View(((s, 8), (8, 1)))) == View(((s, 8), (8, 1)))
     assert compose(View(((4, 100), (64, 1))), View(((4, 64), (s, 1)))) is None  # may run into the next row
+
+
+def test_a_walk_into_a_piece_is_proven_to_stay_inside() -> None:
+    """What goes past a whole tensor PyTorch has refused; past a piece of one it is in the next piece."""
+    s = name("s")
+    piece = View(((4, 100), (8, 1)), 50)
+    inside, past = View(((3, 8), (8, 1)), 8), View(((4, 8), (8, 1)), 8)
+    assert compose(piece, inside, proven=True) == compose(piece, inside) == View(((3, 100), (8, 1)), 150)
+    assert compose(piece, past) is not None and compose(piece, past, proven=True) is None
+    assert compose(piece, View((), 32)) is not None and compose(piece, View((), 32), proven=True) is None
+    unknown = View(((s, 8), (8, 1)))
+    assert compose(piece, unknown) is not None and compose(piece, unknown, proven=True) is None
+    whole = View(((s, 100), (8, 1)))
+    assert compose(whole, unknown, proven=True) == whole
+    columns = View(((3, 8), (20, 1)), 8 - 6)
+    assert compose_window(piece, columns, (6, 14), proven=True) == View(((3, 100), (20, 1)), 150 - 6)
+    assert compose_window(piece, columns, (6, 15), proven=True) is None
+    assert compose_window(piece, View(((4, 8), (20, 1)), 8 - 6), (6, 14), proven=True) is None
 
 
 def test_split_and_refine() -> None:

@@ -60,7 +60,12 @@ def straddles(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([-flat[half:], flat[:half]], -1) * flat
 
 
-GRAPHS = (hardtanh, reads_a_neighbour, scalar_reductions, grows, between, straddles)
+def across_pieces(x: torch.Tensor) -> torch.Tensor:
+    """A slice begins in one piece of a concatenation and ends in the next."""
+    return torch.cat([x.exp(), x.sin()], 0)[2:5].tanh()
+
+
+GRAPHS = (hardtanh, reads_a_neighbour, scalar_reductions, grows, between, straddles, across_pieces)
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.__name__)

@@ -168,6 +168,9 @@ class _Reader:
             if fake is None or isinstance(part, _Constant):
                 names.append(part)
                 continue
+            if any(n != 1 and s == 0 for n, s in zip(fake.shape, fake.stride(), strict=True)):
+                # PyTorch says so of dropout outside training of an expanded tensor, and gives a dense one.
+                raise Refused("layout: elements of the result share memory")
             whole = describe(part_name, fake)
             stores.append(expansion.store(part, whole.tensor, whole.view))
             names.append(whole)

@@ -139,12 +139,15 @@ class _Printer:
 
     def pointers(self, depth: int) -> None:
         for a in self.kernel.accesses:
-            terms = "".join(f" + i{k} * a->{a.name}_o{k}" for k in range(self.rank))
             if not a.index:
-                self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a->{a.name}{terms};")
+                self.put(depth, f"{self.pointer_type(a)} {a.name}_g = {self.start(a)};")
         for i in iotas(self.kernel):
             terms = "".join(f" + i{k} * a->{i.name}_o{k}" for k in range(self.rank))
             self.put(depth, f"const i64 {i.name}_b = a->{i.name}_start{terms};")
+
+    def start(self, a: Access) -> str:
+        """Where a row begins; in a table, how far into the row that the index chooses."""
+        return f"a->{a.name}" + "".join(f" + i{k} * a->{a.name}_o{k}" for k in range(self.rank))
 
     def pointer_type(self, a: Access) -> str:
         return next(f.ctype for f in self.block if f.name == a.name)
@@ -187,7 +190,7 @@ class _Printer:
             f"if ((unsigned long long){a.name}_i >= (unsigned long long)a->{a.name}_n) "
             f"{{ *a->error = 1; {a.name}_i = 0; }}",
         )
-        self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a->{a.name} + {a.name}_i * a->{a.name}_t;")
+        self.put(depth, f"{self.pointer_type(a)} {a.name}_g = {self.start(a)} + {a.name}_i * a->{a.name}_t;")
 
     def column_loop(self, loop: ColumnLoop) -> None:
         for s in loop.body:

@@ -93,11 +93,14 @@ class _Printer:
     def pointers(self, depth: int) -> None:
         for a in self.kernel.accesses:
             if not a.index:
-                terms = "".join(f" + i{k} * a.{a.name}_o{k}" for k in range(self.rank))
-                self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a.{a.name}{terms};")
+                self.put(depth, f"{self.pointer_type(a)} {a.name}_g = {self.start(a)};")
         for i in iotas(self.kernel):
             terms = "".join(f" + i{k} * a.{i.name}_o{k}" for k in range(self.rank))
             self.put(depth, f"const i64 {i.name}_b = a.{i.name}_start{terms};")
+
+    def start(self, a: Access) -> str:
+        """Where a row begins; in a table, how far into the row that the index chooses."""
+        return f"a.{a.name}" + "".join(f" + i{k} * a.{a.name}_o{k}" for k in range(self.rank))
 
     def pointer_type(self, a: Access) -> str:
         return next(f.ctype for f in self.block if f.name == a.name)
@@ -114,7 +117,7 @@ class _Printer:
             return
         self.tabled.add(a.name)
         self.put(depth, f"check_index({a.index}, a.{a.name}_n);")
-        self.put(depth, f"{self.pointer_type(a)} {a.name}_g = a.{a.name} + {a.index} * a.{a.name}_t;")
+        self.put(depth, f"{self.pointer_type(a)} {a.name}_g = {self.start(a)} + {a.index} * a.{a.name}_t;")
 
     def one(self, s: LoadValue) -> str:
         """A value that is the same along the row."""
@@ -241,12 +244,12 @@ class _RowPrinter(_Printer):
     def load_text(self, a: Access, c: str) -> str:
         w = self.width(a)
         hint = self.hint(a)
+        lo, hi = a.window or (0, 0)
+        there = f"{hi} - ({c})" + (f", {lo} - ({c})" if lo else "") if a.window else self.left(c)
         if a.column == "strided":
-            return f"load_strided<{hint}, E>({a.name}_g + (i64)({c}) * a.{a.name}_c, a.{a.name}_c, {self.left(c)})"
+            return f"load_strided<{hint}, E>({a.name}_g + (i64)({c}) * a.{a.name}_c, a.{a.name}_c, {there})"
         if a.window is not None:
-            lo, hi = a.window
-            text = f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {hi} - ({c}))"
-            return f"({c}) < {lo} ? vec<{a.dtype.ctype}, E>{{}} : {text}" if lo else text
+            return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {there})"
         if self.schedule.exact and w == self.schedule.width:
             return f"load<{hint}, E>({a.name}_g + ({c}))"
         return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {self.left(c)})"

@@ -23,7 +23,7 @@ _COMMON = ("-fPIC", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fvisibility=
 # -O1 compiles in half the time of -O2 and keeps register vectors in registers, so that they cause no hooks.
 _ARITHMETIC = ("-O1", "-fno-math-errno", "-fno-trapping-math")
 _QUIET = ("-Wno-unknown-pragmas", "-Wno-attributes")
-_KERNEL_FLAGS = ("-g", "-fsanitize=thread", *_COMMON, *_ARITHMETIC, *_QUIET)
+_KERNEL_FLAGS = ("-g1", "-fsanitize=thread", *_COMMON, *_ARITHMETIC, *_QUIET)
 _RUNTIME_FLAGS = ("-O2", "-g1", *_COMMON, "-Wall", "-Wextra")
 
 
@@ -39,10 +39,11 @@ def compile_many(
     arch: int = 90,
     cache_dir: Path | str | None = None,
     fmad: bool = True,
+    prelude: str = "",
 ) -> list[EmulatedKernel]:
     """Compile kernel texts in one go, each in a namespace of its own, so that names may repeat.
 
-    `arch` is what `__CUDA_ARCH__` says, 90 for sm_90. `fmad` contracts a * b + c to one rounding, as NVRTC
+    `prelude` is a text that they all begin with and that needs compiling only once. `arch` is what `__CUDA_ARCH__` says, 90 for sm_90. `fmad` contracts a * b + c to one rounding, as NVRTC
     does by default. Objects are kept by content in `cache_dir`, or in a folder of this process.
 
     Raises: CompileError with the compiler's message, NoCompiler.
@@ -54,11 +55,11 @@ def compile_many(
     flags = (*_KERNEL_FLAGS, contraction, *_target_flags())
     runtime = _runtime(compiler, folder)
     texts = [part for s in sources for part in (s.name, s.text)]
-    path = folder / f"{_key(compiler, flags, str(arch), *texts)}.so"
+    path = folder / f"{_key(compiler, flags, str(arch), prelude, *texts)}.so"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             compiled, linked = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
-            _compile(compiler, flags, _translation_unit(sources, arch), compiled, sources)
+            _compile(compiler, flags, _translation_unit(sources, arch, prelude), compiled, sources)
             # Linked without -fsanitize=thread: the hooks are the runtime's.
             link = [compiler.path, "-shared", str(compiled), str(runtime), "-lm", "-o", str(linked)]
             subprocess.run(link, check=True, capture_output=True)
@@ -104,32 +105,36 @@ def _compile(
     raise CompileError("the emulator", text, done.stderr, " ".join(command))
 
 
-def _translation_unit(sources: Sequence[KernelSource], arch: int) -> str:
+def _translation_unit(sources: Sequence[KernelSource], arch: int, prelude: str) -> str:
     parts = [
         '#include "cuda_on_host.hpp"\n#include "ptx_on_host.hpp"\n',
         f"#define __CUDA_ARCH__ {arch * 10}\n",
+        f'namespace onepass_prelude {{\n#line 1 "prelude"\n{prelude}\n}}\n',
     ]
-    return "".join(parts + [_namespace(s, i) for i, s in enumerate(sources)])
+    return "".join(parts + [_namespace(s, i, prelude) for i, s in enumerate(sources)])
 
 
-def _namespace(source: KernelSource, i: int) -> str:
+def _namespace(source: KernelSource, i: int, prelude: str) -> str:
     """One kernel: its text, a way in, and where its shared memory begins and ends."""
     section = f"onepass_shared_{i}"
     hidden = '__attribute__((weak, visibility("hidden")))'
-    text = _EXTERN_SHARED.sub(r'extern \1\2[] __asm__("onepass_dynamic_shared");', source.text)
+    if not source.text.startswith(prelude):
+        raise ValueError(f"{source.name} does not begin with the prelude: compile it without one")
+    own = source.text.removeprefix(prelude)
+    text = _EXTERN_SHARED.sub(r'extern \1\2[] __asm__("onepass_dynamic_shared");', own)
     return f"""\
 extern unsigned char __start_{section}[] {hidden}, __stop_{section}[] {hidden};
 #undef __shared__
 #define __shared__ static __attribute__((section("{section}")))
 #define {source.name} onepass_{i}_{source.name}
-namespace onepass_{i} {{
-#line 1 "{source_file(source, i)}"
+namespace onepass_prelude {{ namespace onepass_{i} {{
+#line {prelude.count(chr(10)) + 1} "{source_file(source, i)}"
 {text}
 #line 1 "entry"
 static void entry(const void* args) {{ onepass_call({source.name}, args); }}
-}}
+}} }}
 extern "C" __attribute__((visibility("default"))) OnepassKernel onepass_kernel_{i};
-OnepassKernel onepass_kernel_{i} = {{onepass_{i}::entry, __start_{section}, __stop_{section}}};
+OnepassKernel onepass_kernel_{i} = {{onepass_prelude::onepass_{i}::entry, __start_{section}, __stop_{section}}};
 #undef {source.name}
 """
 

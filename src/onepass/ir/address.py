@@ -58,10 +58,12 @@ def is_identity(view: View) -> bool:
     return view.offset == 0 and (not dims or (len(dims) == 1 and dims[0][1] == 1))
 
 
-def compose(base: View, walk: View) -> View | None:
+def compose(base: View, walk: View, proven: bool = False) -> View | None:
     """``walk`` numbers elements of ``base`` in row-major order: the walk through what ``base`` walks through.
 
-    None where a dimension of ``walk`` does not stay inside dimensions of ``base``.
+    None where a dimension of ``walk`` does not stay inside dimensions of ``base``. That it stays inside the slowest one is
+    taken on trust (PyTorch has checked its slices, and a symbolic one can't be proven to end inside) unless the caller
+    wants it ``proven``.
     """
     root = coalesce(base.dims)
     steps: list[Size] = []  # elements that one step along each base dimension covers
@@ -79,21 +81,23 @@ def compose(base: View, walk: View) -> View | None:
         offset = offset + coordinate * stride
     dims: list[Dim] = []
     for size, stride in walk.dims:
-        pieces = _place(size, stride, steps, root, used)
+        pieces = _place(size, stride, steps, root, used, proven)
         if pieces is None:
             return None
         dims.extend(pieces)
-    # The slowest dimension has no neighbour to run into; a symbolic slice of it can't be proven to end inside.
-    if any(not at_least(size - 1, reached) for reached, (size, _) in zip(used[1:], root[1:], strict=True)):
+    first = 0 if proven else 1
+    if any(
+        not at_least(size - 1, reached) for reached, (size, _) in zip(used[first:], root[first:], strict=True)
+    ):
         return None
     return View(tuple(dims), (offset))
 
 
-def compose_window(base: View, walk: View, window: tuple[int, int]) -> View | None:
+def compose_window(base: View, walk: View, window: tuple[int, int], proven: bool = False) -> View | None:
     """Like `compose`, for a walk that is only inside ``base`` at the columns lo ≤ c < hi of its last dimension."""
     lo, hi = window
     *outer, (wide, stride) = walk.dims
-    inside = compose(base, View((*outer, (hi - lo, stride)), (walk.offset + lo * stride)))
+    inside = compose(base, View((*outer, (hi - lo, stride)), (walk.offset + lo * stride)), proven)
     if inside is None or len(inside.dims) != len(walk.dims):
         return None
     step = inside.dims[-1][1]
@@ -118,7 +122,7 @@ def _coordinates(offset: Size, steps: list[Size], root: tuple[Dim, ...]) -> list
 
 
 def _place(
-    size: Size, stride: Size, steps: list[Size], root: tuple[Dim, ...], used: list[Size]
+    size: Size, stride: Size, steps: list[Size], root: tuple[Dim, ...], used: list[Size], proven: bool
 ) -> list[Dim] | None:
     """One dimension of a walk as dimensions along the base; ``used`` grows by the reach."""
     if size == 1:
@@ -131,12 +135,12 @@ def _place(
             continue
         extent, base_stride = root[k]
         reach = (size - 1) * times
-        if k == 0 or at_least(extent - 1, used[k] + reach):
+        if (k == 0 and not proven) or at_least(extent - 1, used[k] + reach):
             used[k] = used[k] + reach
             return [(size, (base_stride * times))]
         if times == 1 and used[k] == 0 and k > 0 and (outer := quotient(size, extent)) is not None:
             used[k] = extent - 1
-            slow = _place(outer, (steps[k] * extent), steps, root, used)
+            slow = _place(outer, (steps[k] * extent), steps, root, used, proven)
             return None if slow is None else [*slow, (extent, base_stride)]
     return None
 

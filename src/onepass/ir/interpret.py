@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 import torch
@@ -87,12 +88,13 @@ def place(
     tensor: Tensor, flat: Flat, shape: torch.Size, stride: tuple[int, ...], sizes: Sizes
 ) -> torch.Tensor:
     """A numbering as PyTorch would hold it: the inverse of `number`, in float64 or int64."""
+    dims = tuple((evaluate(n, sizes), evaluate(step, sizes)) for n, step in tensor.memory.dims)
+    at = _elements(dims, evaluate(tensor.memory.offset, sizes))
     x = torch.empty_strided(shape, stride, dtype=flat.dtype)
-    dims = [(evaluate(n, sizes), evaluate(s, sizes)) for n, s in tensor.memory.dims]
-    walked = torch.as_strided(
-        x, [n for n, _ in dims], [s for _, s in dims], evaluate(tensor.memory.offset, sizes)
+    storage = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,))
+    storage[at.reshape(-1)] = (
+        flat  # elements that share memory, as in an expanded tensor, hold the same value
     )
-    walked.copy_(flat.reshape(walked.shape))
     return x
 
 
@@ -154,9 +156,8 @@ class _Run:
 
     def walk(self, view: View, level: Level) -> Flat:
         """The element number at each index of a level."""
-        at = torch.tensor(self.size(view.offset))
-        for n, stride in view.dims:
-            at = at[..., None] + torch.arange(self.size(n)) * self.size(stride)
+        dims = tuple((self.size(n), self.size(stride)) for n, stride in view.dims)
+        at = _elements(dims, self.size(view.offset))
         if at.numel() != self.count(level):
             raise BadCluster(
                 self.cluster.name, f"walks {at.numel()} elements over {self.count(level)} indices"
@@ -250,6 +251,14 @@ class _Run:
         at = self.walk(store.view, store.level)
         value = self.operand(store.value, store.level, tensor.dtype.kind)
         self.memory.write(tensor, at, value, self.size(tensor.numel))
+
+
+@lru_cache(maxsize=256)  # a test interprets a program many times, each time with another error in it
+def _elements(dims: tuple[tuple[int, int], ...], offset: int) -> Flat:
+    at = torch.tensor(offset)
+    for n, stride in dims:
+        at = at[..., None] + torch.arange(n) * stride
+    return at.reshape(-1)
 
 
 def _inside(tensor: Tensor, at: Flat, numel: int) -> None:

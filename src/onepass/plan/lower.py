@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from onepass import settings
 from onepass.ir.cluster import Cluster, Iota, Load, Map, Node, Reduce, Select, operands
 from onepass.ir.kernel import (
     Access,
@@ -24,6 +25,7 @@ from onepass.ir.kernel import (
     StoreValue,
 )
 from onepass.ir.symbol import Poly
+from onepass.ir.verify import verify_cluster, verify_kernel
 from onepass.ops.table import OPS
 from onepass.plan.spaces import Layout, Refusal, Strides, table_stride
 
@@ -33,8 +35,17 @@ RECOMPUTE_COST = 5
 
 
 def lower(cluster: Cluster, layout: Layout, hold: bool = True) -> Kernel | Refusal:
-    """The kernel of a cluster, or why there is none. Without ``hold`` every phase computes what it needs from loads."""
-    return _Lowering(cluster, layout, hold).run()
+    """The kernel of a cluster, or why there is none. Without ``hold`` every phase computes what it needs from loads.
+
+    Raises: with the setting ONEPASS_VERIFY, BadCluster where the cluster or the kernel breaks a rule.
+    """
+    verify = settings.VERIFY.read()
+    if verify:
+        verify_cluster(cluster)
+    made = _Lowering(cluster, layout, hold).run()
+    if verify and isinstance(made, Kernel):
+        verify_kernel(made)
+    return made
 
 
 @dataclass
@@ -106,8 +117,7 @@ class _Lowering:
         """Where a node's value differs, and the phase it is known in."""
         if isinstance(node, (Load, Iota)):
             strides = self.layout.accesses[node.name]
-            window = isinstance(node, Load) and node.window is not None
-            self.wide[node.name] = node.level == "full" and (strides.reduced != 0 or window)
+            self.wide[node.name] = node.level == "full" and strides.reduced != 0
             self.phase[node.name] = max((self.phase[o] for o in operands(node)), default=0)
         elif isinstance(node, Reduce):
             self.wide[node.name] = False
@@ -123,6 +133,8 @@ class _Lowering:
         for node in self.cluster.nodes:
             if isinstance(node, Iota) and self.inside:
                 return "space_mismatch: an index computed inside a reduction with an inner dimension"
+            if isinstance(node, Select) and not self.along(node):
+                return "space_mismatch: a concatenation along another dimension than the columns"
             if not isinstance(node, Load):
                 continue
             access = self.access(f"x{len(self.accesses)}", node.tensor, self.layout.accesses[node.name])
@@ -133,11 +145,16 @@ class _Lowering:
                 if step is None:
                     return "space_mismatch: no address for the table"
                 access = replace(access, index=self.short[node.index], table=(node.table[0], step))
-            self.accesses[node.name] = replace(access, window=node.window)
+            # A load that stands still while the columns pass is inside its tensor at every column.
+            self.accesses[node.name] = replace(access, window=node.window if self.wide[node.name] else None)
         for i, store in enumerate(self.cluster.stores):
-            key = f"store:{store.tensor}"
+            key = f"store:{i}"
             self.accesses[key] = self.access(f"y{i}", store.tensor, self.layout.accesses[key])
         return ""
+
+    def along(self, node: Select) -> bool:
+        """Whether a choice is between columns of the kernel's row."""
+        return node.level == "full" and not self.inside and node.bounds[-1] == self.layout.reduced
 
     def access(self, name: str, tensor: str, strides: Strides) -> Access:
         step = strides.inner if self.inside else strides.reduced
@@ -180,8 +197,8 @@ class _Lowering:
         """What the column loop of a phase is for: reductions, and (store, value)."""
         reductions = [n for n in self.cluster.nodes if isinstance(n, Reduce) and self.phase[n.name] == p + 1]
         stores = [
-            (f"store:{s.tensor}", s.value)
-            for s in self.cluster.stores
+            (f"store:{i}", s.value)
+            for i, s in enumerate(self.cluster.stores)
             if s.level == "full" and self.phase[s.value] == p
         ]
         return reductions, stores
@@ -197,7 +214,9 @@ class _Lowering:
                 continue
             seen.add(name)
             node = self.nodes[name]
-            if not isinstance(node, (Load, Iota)) and self.phase[name] < p and self.expensive(name):
+            known = self.phase[name] < p and not isinstance(node, (Load, Iota))
+            # Rows are held as floats: a mask is computed again, from what it compares.
+            if known and node.kind == "float" and self.expensive(name):
                 self.keep.add(name)
             else:
                 stack.extend(operands(node))
@@ -230,8 +249,8 @@ class _Lowering:
                 body.append(self.statement(node))
                 done.add(node.name)
         body.extend(
-            StoreValue(self.accesses[f"store:{s.tensor}"].name, self.short[s.value])
-            for s in self.cluster.stores
+            StoreValue(self.accesses[f"store:{i}"].name, self.short[s.value])
+            for i, s in enumerate(self.cluster.stores)
             if s.level == "row" and self.phase[s.value] == p
         )
         return body

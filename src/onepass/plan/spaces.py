@@ -32,7 +32,7 @@ class Strides:
 
 @dataclass(frozen=True)
 class Layout:
-    """A cluster's space as loops. ``accesses`` is keyed by node name, or by ``store:`` and the tensor's name."""
+    """A cluster's space as loops. ``accesses`` is keyed by node name, or by ``store:`` and the store's place."""
 
     outer: tuple[Size, ...]
     reduced: Size
@@ -53,27 +53,25 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
         return _inline(producer, consumer) if not producer.reduces else placed
     space, first, second = placed
     nodes = [_relevel(n, first) for n in producer.nodes]
-    stores = {s.tensor: _restore(s, first) for s in producer.stores}
+    stores = [_restore(s, first) for s in producer.stores]
     renamed: dict[str, str] = {}
     for node in consumer.nodes:
         moved = _relevel(_rename(node, renamed), second)
-        store = stores.get(moved.tensor) if isinstance(moved, Load) else None
-        if store is None or not isinstance(moved, Load):
+        written = _written(stores, moved)
+        if not written:
             nodes.append(moved)
-        elif (value := _direct(store, moved, space)) is not None:
-            renamed[node.name] = value
-        else:
-            grafted = _graft(nodes, store, moved, space)
-            if isinstance(grafted, str):
-                return grafted
-            nodes, renamed[node.name] = grafted
+            continue
+        read = _read(nodes, written, moved, space, producer.tensors[written[0].tensor].numel)
+        if isinstance(read, str):
+            return read
+        nodes, renamed[node.name] = read
     after = [_restore(replace(s, value=renamed.get(s.value, s.value)), second) for s in consumer.stores]
     return tidy(
         Cluster(
             f"{producer.name}+{consumer.name}",
             space,
             tuple(nodes),
-            (*stores.values(), *after),
+            (*stores, *after),
             (*producer.origins, *consumer.origins),
             {**producer.tensors, **consumer.tensors},
             consumer.device,
@@ -121,11 +119,40 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
     return replace(node, operands=tuple(names.get(o, o) if isinstance(o, str) else o for o in node.operands))
 
 
-def _direct(store: Store, load: Load, space: Space) -> str | None:
+def _written(stores: Iterable[Store], node: Node) -> list[Store]:
+    """The stores behind a load: several where pieces of a concatenation lie in one cluster."""
+    return [s for s in stores if isinstance(node, Load) and s.tensor == node.tensor]
+
+
+def _read(
+    nodes: list[Node], stores: list[Store], load: Node, space: Space, numel: Size
+) -> tuple[list[Node], str] | Refusal:
+    """What a load of a stored tensor of ``numel`` elements is instead: the value itself, or copies of the nodes behind it."""
+    assert isinstance(load, Load)
+    for store in stores:
+        if (value := _direct(store, load, space, numel)) is not None:
+            return nodes, value
+    return _copied(nodes, stores, load, numel)
+
+
+def _copied(
+    nodes: list[Node], stores: list[Store], load: Node, numel: Size
+) -> tuple[list[Node], str] | Refusal:
+    """Copies of the nodes behind a load of a stored tensor."""
+    assert isinstance(load, Load)
+    made: tuple[list[Node], str] | Refusal = ""
+    for store in stores:
+        made = _graft(nodes, store, load, numel)
+        if not isinstance(made, str):
+            return made
+    return made
+
+
+def _direct(store: Store, load: Load, space: Space, numel: Size) -> str | None:
     """The stored value itself, when the load sees at each index what was stored there."""
     if load.window is not None or load.index is not None:
         return None
-    walk = _through(store, load)
+    walk = _through(store, load, numel)
     if walk is None:
         return None
     if store.level == load.level:
@@ -141,14 +168,21 @@ def _direct(store: Store, load: Load, space: Space) -> str | None:
     return None
 
 
-def _through(store: Store, load: Load) -> View | None:
+def _through(store: Store, load: Load, numel: Size) -> View | None:
     """The load's index → the index of the stored value."""
     if is_identity(store.view):
         return load.view
     back = _inverse(store.view)
     if back is None:
         return None
-    return compose_window(back, load.view, load.window) if load.window else compose(back, load.view)
+    return _compose(back, load.view, load, store.view.numel != numel)
+
+
+def _compose(base: View, walk: View, load: Load, piece: bool) -> View | None:
+    """Into a piece of a tensor a walk must be proven to stay inside; into a whole one PyTorch has checked it."""
+    if load.window is not None:
+        return compose_window(base, walk, load.window, proven=piece)
+    return compose(base, walk, proven=piece)
 
 
 def _inverse(view: View) -> View | None:
@@ -181,15 +215,15 @@ def _equal_walk(a: View, b: View) -> bool:
 def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
     """A producer without reductions computed again where the consumer reads it, through the consumer's addresses."""
     nodes: list[Node] = []
-    stores = {s.tensor: s for s in producer.stores}
     renamed: dict[str, str] = {}
     for node in consumer.nodes:
         node = _rename(node, renamed)
-        store = stores.get(node.tensor) if isinstance(node, Load) else None
-        if store is None or not isinstance(node, Load):
+        written = _written(producer.stores, node)
+        if not written:
             nodes.append(node)
             continue
-        grafted = _graft([*producer.nodes, *nodes], store, node, consumer.space)
+        numel = producer.tensors[written[0].tensor].numel
+        grafted = _copied([*producer.nodes, *nodes], written, node, numel)
         if isinstance(grafted, str):
             return grafted
         nodes = grafted[0][len(producer.nodes) :]
@@ -208,11 +242,11 @@ def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
     )
 
 
-def _graft(nodes: list[Node], store: Store, load: Load, space: Space) -> tuple[list[Node], str] | Refusal:
+def _graft(nodes: list[Node], store: Store, load: Load, numel: Size) -> tuple[list[Node], str] | Refusal:
     """Copies of the nodes behind a stored value, addressed as ``load`` addresses it."""
     if load.index is not None:
         return "space_mismatch: a computed table is gathered from"
-    walk = _through(store, load)
+    walk = _through(store, load, numel)
     if walk is None:
         return "space_mismatch: the address can't be followed through the store"
     by_name = {n.name: n for n in nodes}
@@ -231,7 +265,7 @@ def _graft(nodes: list[Node], store: Store, load: Load, space: Space) -> tuple[l
         fresh = f"{load.name}/{name}"
         moved = replace(_rename(node, copies), name=fresh, level=load.level)
         if isinstance(moved, (Load, Iota)):
-            over = compose_window(moved.view, walk, load.window) if load.window else compose(moved.view, walk)
+            over = _compose(moved.view, walk, load, store.view.numel != numel)
             if over is None:
                 return "!space_mismatch: the address can't be composed"
             moved = replace(moved, view=over)
@@ -335,8 +369,8 @@ def _accesses(cluster: Cluster) -> Iterable[tuple[str, Level, View | None]]:
             yield node.name, node.level, _memory(cluster, node)
         elif isinstance(node, Iota):
             yield node.name, node.level, node.view
-    for store in cluster.stores:
-        yield f"store:{store.tensor}", store.level, compose(cluster.tensors[store.tensor].memory, store.view)
+    for i, store in enumerate(cluster.stores):
+        yield f"store:{i}", store.level, compose(cluster.tensors[store.tensor].memory, store.view)
 
 
 def _memory(cluster: Cluster, load: Load) -> View | None:
@@ -359,7 +393,22 @@ def _columns(cluster: Cluster, walks: dict[str, tuple[Level, View]]) -> Size | N
         if isinstance(node, Select):
             return node.bounds[-1]
     common = refine([view.dims for _, view in walks.values()])
-    return None if common is None else (common[0][-1] if common[0] else 1)
+    if common is None:
+        return None
+    sizes, strides = common
+    chosen = _behind(cluster, [n.index for n in cluster.nodes if isinstance(n, Load) and n.index is not None])
+    if any(steps and steps[-1] != 0 for name, steps in zip(walks, strides, strict=True) if name in chosen):
+        return 1  # tables whose rows have one element: each index chooses another row
+    return sizes[-1] if sizes else 1
+
+
+def _behind(cluster: Cluster, names: Iterable[str]) -> set[str]:
+    """Nodes and all that they are computed from."""
+    found = set(names)
+    for node in reversed(cluster.nodes):
+        if node.name in found:
+            found.update(operands(node))
+    return found
 
 
 def _cut(

@@ -1,0 +1,212 @@
+"""Many graphs planned, and their kernels compiled together: for the CPU, and for CUDA under the emulator."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from onepass import build as pipeline
+from onepass import settings
+from onepass.build import Built, Plan
+from onepass.capture import launch
+from onepass.capture.normalize import Captured, normalize
+from onepass.capture.runner import compile_runner
+from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.codegen.cuda_prelude import cuda_prelude
+from onepass.codegen.emit import Source, emit
+from onepass.device import KNOWN
+from onepass.emulate import Buffer, EmulatedKernel, KernelSource, compile_many
+from onepass.ir.kernel import Kernel
+from onepass.plan import merge
+from onepass.plan.choose import candidates
+from onepass.runtime.cache import open_cache
+from onepass.runtime.launch_cpu import CpuKernel, load_kernel
+
+H200 = KNOWN[0]
+# Kernels of one translation unit: enough that the prelude's 0.1 s is shared, few enough that two cores stay busy.
+UNIT = 24
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A graph with kernels for one target."""
+
+    captured: Captured
+    plan: Plan
+    inputs: list[torch.Tensor]
+
+    @property
+    def left(self) -> list[str]:
+        """What stayed with ATen, other than views and constants."""
+        return [f"{c.target}: {c.reason}" for c in self.plan.calls if c.bound not in ("view", "none")]
+
+
+@contextmanager
+def _target(cuda: bool) -> Iterator[None]:
+    """Plans for the H200's record although tensors are on the host."""
+    if not cuda:
+        yield
+        return
+
+    with (
+        mock.patch.object(pipeline, "of", return_value=H200),
+        mock.patch.object(merge, "of", return_value=H200),
+    ):
+        yield
+
+
+def planned(
+    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], cuda: bool = False, leaner: int = 0
+) -> Planned:
+    """``leaner`` passes over so many schedules that would be chosen first, as a spill does."""
+
+    def others(*given: Any) -> Any:
+        found = candidates(*given)
+        return found if isinstance(found, str) else found[min(leaner, len(found) - 1) :]
+
+    with _target(cuda), mock.patch.object(pipeline, "candidates", others):
+        captured = normalize(graph, pipeline.fit)
+        return Planned(captured, pipeline.build(captured.program, {}, run=False), inputs)
+
+
+def changed(case: Planned, change: Callable[[Kernel], Kernel]) -> Planned:
+    """The same plan with other kernels, to see whether a wrong one is noticed."""
+    items = []
+    for item in case.plan.items:
+        if isinstance(item, Built):
+            kernel = change(item.kernel)
+            item = replace(item, kernel=kernel, source=emit(kernel, item.schedule, item.source.name))
+        items.append(item)
+    return replace(case, plan=replace(case.plan, items=tuple(items)))
+
+
+# The CPU
+
+
+def run_on_cpu(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
+    """Every graph's outputs, by generated kernels in torch's own memory that held NaN before."""
+    sources = _distinct(k.source for c in cases for k in c.plan.kernels)
+    kernels = dict(zip((s.text for s in sources), _pieces(_cpu_unit, sources), strict=True))
+    with mock.patch.object(launch, "cpu_kernel", lambda source: kernels[source.text]):
+        return [_run(c) for c in cases]
+
+
+def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
+    parts = [cpu_prelude()]
+    names = []
+    for i, s in enumerate(sources):
+        names.append(f"onepass_{i}_{s.name}")
+        body = s.text.removeprefix(cpu_prelude())
+        parts.append(f"#define {s.name} {names[-1]}\nnamespace onepass_{i} {{\n{body}\n}}\n#undef {s.name}\n")
+    text = "".join(parts)
+    # -O1 takes half the time of what ships; the flags that decide results are the same.
+    with mock.patch.dict(os.environ, {settings.CXX_FLAGS.name: "-O1"}):
+        return [load_kernel(text, name, cache=open_cache()) for name in names]
+
+
+# CUDA, emulated
+
+
+def run_emulated(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
+    """Like `run_on_cpu`, each block of each CUDA kernel watched: a KernelFault is raised for what no device allows."""
+    asked: dict[str, Source] = {}
+
+    def note(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> Callable[..., None]:
+        asked.setdefault(source.text, source)
+        return lambda blocks, device, values: None
+
+    with mock.patch.object(launch, "cuda_kernel", note):
+        for c in cases:  # a launch asks for narrower kernels where tensors are not aligned
+            _run(c)
+    sources = list(asked.values())
+    kernels = dict(zip(asked, _pieces(_cuda_unit, sources), strict=True))
+    live = _Live()
+
+    def kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> Callable[..., None]:
+        emulated = kernels[source.text]
+
+        def run(blocks: int, device: int, values: tuple[int, ...]) -> None:
+            packed = struct.pack(f"{len(values)}q", *values)
+            emulated.launch(
+                blocks, threads, args=packed, buffers=live.buffers(), shared_bytes=shared_bytes, order_seed=1
+            )
+
+        return run
+
+    with mock.patch.object(launch, "cuda_kernel", kernel):
+        results = []
+        for c in cases:
+            live.begin(c.inputs)
+            with live:
+                results.append(_run(c))
+        return results
+
+
+def _cuda_unit(sources: Sequence[Source]) -> list[EmulatedKernel]:
+    return compile_many([KernelSource(s.name, s.text) for s in sources], prelude=cuda_prelude())
+
+
+@dataclass
+class _Live(TorchDispatchMode):
+    """The memory of one run: what kernels may touch."""
+
+    given: list[torch.Tensor] = field(default_factory=list)
+    made: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def begin(self, inputs: list[torch.Tensor]) -> None:
+        self.given, self.made = list(inputs), []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.made += [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        return result
+
+    def buffers(self) -> list[Buffer]:
+        found: dict[int, Buffer] = {}
+        for i, x in enumerate((*self.given, *self.made)):
+            storage = x.untyped_storage()
+            name = f"input {i}" if i < len(self.given) else f"tensor {i}"
+            found.setdefault(
+                storage.data_ptr(), Buffer(name, storage.data_ptr(), storage.nbytes(), i >= len(self.given))
+            )
+        return list(found.values())
+
+
+# Both
+
+
+def _distinct(sources: Any) -> list[Source]:
+    return list({s.text: s for s in sources}.values())
+
+
+def _pieces(compile_unit: Callable[[Sequence[Source]], list[Any]], sources: Sequence[Source]) -> list[Any]:
+    units = [sources[i : i + UNIT] for i in range(0, len(sources), UNIT)]
+    with ThreadPoolExecutor(2) as pool:
+        return [k for unit in pool.map(compile_unit, units) for k in unit]
+
+
+def _run(case: Planned) -> list[torch.Tensor]:
+    before = [x.clone() for x in case.inputs]
+    poison = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # fills torch.empty_strided with NaN
+    try:
+        with torch.no_grad():
+            results = compile_runner(case.plan, case.captured).run(list(case.inputs))
+    finally:
+        torch.use_deterministic_algorithms(poison)
+    if not all(map(torch.equal, before, case.inputs)):
+        raise AssertionError("an input changed")
+    return list(results) if isinstance(results, (list, tuple)) else [results]
