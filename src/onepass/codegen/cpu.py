@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import struct as packing
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from onepass.codegen.arguments import Field, fields, iotas, spell_size, statements, struct
+from onepass.codegen.arguments import statements, struct
 from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.codegen.printer import Printer, float_literal
 from onepass.dtypes import FLOAT32
 from onepass.ir.kernel import (
     Access,
@@ -24,25 +25,19 @@ from onepass.ir.kernel import (
     Statement,
     StoreValue,
 )
-from onepass.ir.symbol import Poly
-from onepass.ops.table import OPS, REDUCE
+from onepass.ops.table import REDUCE
 from onepass.plan.schedules.cpu import LANES, CpuSchedule
 
 VECTOR = {"float": "vf", "int": "vl", "bool": "vm"}
-# C identities and horizontal functions of the prelude by reduction.
-IDENTITY = {"sum": "0.0f", "max": "-__builtin_inff()", "min": "__builtin_inff()"}
 
 
-def emit(kernel: Kernel, name: str, schedule: CpuSchedule) -> tuple[tuple[Field, ...], str]:
-    """The argument block and the text of a kernel."""
-    printer = _Printer(kernel, name, schedule)
-    return printer.block, printer.text()
+class CpuPrinter(Printer):
+    args = "a->"
 
-
-class _Printer:
     def __init__(self, kernel: Kernel, name: str, schedule: CpuSchedule) -> None:
-        self.kernel = kernel
-        self.name = name
+        gathers = any(a.index for a in kernel.accesses)
+        extra = (("chunks", "i64"), ("chunk", "i64"), *((("error", "i64*"),) if gathers else ()))
+        super().__init__(kernel, name, extra)
         self.schedule = schedule
         self.unrolled: dict[str, int] = {}  # accumulators of a reduction, by its name
         self.streamed = _streamed(kernel)
@@ -54,23 +49,12 @@ class _Printer:
         )
         # Where the end of a row overlaps what was done, an element would be read after it was overwritten.
         self.in_place = bool(read & written)
-        gathers = any(a.index for a in kernel.accesses)
-        extra = (("chunks", "i64"), ("chunk", "i64"), *((("error", "i64*"),) if gathers else ()))
-        self.block = fields(kernel, extra)
-        valued = (LoadValue, IotaValue, Compute, Choose, Kept)
-        self.kinds = {s.name: s.kind for s in statements(kernel) if isinstance(s, valued)}
-        self.rank = len(kernel.outer)
-        self.lines: list[str] = []
-        self.tables: set[str] = set()  # gathered rows whose pointer is set
 
     def text(self) -> str:
         self.row_function()
         self.entry()
         body = "\n".join(self.lines)
         return f"{cpu_prelude()}\n{struct(self.block)}\n{body}\n"
-
-    def put(self, depth: int, line: str) -> None:
-        self.lines.append("  " * depth + line)
 
     # The walk over rows
 
@@ -137,21 +121,6 @@ class _Printer:
                 self.stage(stage)
         self.put(0, "}")
 
-    def pointers(self, depth: int) -> None:
-        for a in self.kernel.accesses:
-            if not a.index:
-                self.put(depth, f"{self.pointer_type(a)} {a.name}_g = {self.start(a)};")
-        for i in iotas(self.kernel):
-            terms = "".join(f" + i{k} * a->{i.name}_o{k}" for k in range(self.rank))
-            self.put(depth, f"const i64 {i.name}_b = a->{i.name}_start{terms};")
-
-    def start(self, a: Access) -> str:
-        """Where a row begins; in a table, how far into the row that the index chooses."""
-        return f"a->{a.name}" + "".join(f" + i{k} * a->{a.name}_o{k}" for k in range(self.rank))
-
-    def pointer_type(self, a: Access) -> str:
-        return next(f.ctype for f in self.block if f.name == a.name)
-
     def kept_pointers(self, depth: int) -> None:
         for i, value in enumerate(self.kernel.kept):
             self.put(depth, f"float* {value}_k = (float*)scratch + {i} * ((a->cols + 63) & ~63ll);")
@@ -181,9 +150,9 @@ class _Printer:
 
     def table_row(self, depth: int, a: Access) -> None:
         """The pointer of a gathered row, checked: an index outside the table is reported and reads row 0."""
-        if not a.index or a.name in self.tables:
+        if not a.index or a.name in self.tabled:
             return
-        self.tables.add(a.name)
+        self.tabled.add(a.name)
         self.put(depth, f"i64 {a.name}_i = lane({a.index}, 0);")
         self.put(
             depth,
@@ -201,7 +170,7 @@ class _Printer:
             if isinstance(s, Accumulate):
                 self.unrolled[s.name] = unroll
                 for u in range(unroll):
-                    self.put(1, f"vf {s.name}_a{u} = vf({IDENTITY[s.op]});")
+                    self.put(1, f"vf {s.name}_a{u} = vf({REDUCE[s.op].identity});")
         bounds = self.kernel.bounds
         for low, high in zip((0, *bounds), (*bounds, None), strict=True):
             self.segment(loop, unroll, low, high, bool(bounds))
@@ -278,12 +247,13 @@ class _Printer:
             return f"{total} = {expression.format(total, *(self.operand(o, 'float') for o in product.operands))};"
         value = self.operand(s.value, "float")
         if fresh:
-            value = f"op_where({fresh}, {value}, vf({IDENTITY[s.op]}))"
+            value = f"op_where({fresh}, {value}, vf({REDUCE[s.op].identity}))"
         return f"{total} = {REDUCE[s.op].combine.format(total, value)};"
 
-    def value(self, s: Statement, c: str, tail: str | None) -> str:
+    def value(self, s: Statement, c: str, tail: str | None, along: str = "") -> str:
+        """The declaration of a value; ``along`` is how far down the reduced dimension, where the vector is not along it."""
         if isinstance(s, LoadValue):
-            return f"const {VECTOR[s.kind]} {s.name} = {self.load(s, c, tail)};"
+            return f"const {VECTOR[s.kind]} {s.name} = {self.load(s, c, tail, along)};"
         if isinstance(s, IotaValue):
             return f"const vl {s.name} = iota({s.name}_b + ({c}) * a->{s.name}_step, a->{s.name}_step);"
         if isinstance(s, Compute):
@@ -291,52 +261,42 @@ class _Printer:
         assert isinstance(s, Choose)
         return f"const {VECTOR[s.kind]} {s.name} = {self.operand(s.operands[0], s.kind)};"
 
-    def load(self, s: LoadValue, c: str, tail: str | None) -> str:
+    def load(self, s: LoadValue, c: str, tail: str | None, along: str) -> str:
         a = self.kernel.access(s.access)
         shape = {"float": "load", "int": "load_int", "bool": "load_mask"}[s.kind]
+        row = f"{a.name}_g{self.down(a, along)}"
         if a.column == "zero":
-            return f"{shape}_1({a.name}_g)"
+            return f"{shape}_1({row})"
         step = f", a->{a.name}_c" if a.column == "strided" else ""
-        at = f"{a.name}_g + ({c})" + (f" * a->{a.name}_c" if step else "")
+        at = f"{row} + ({c})" + (f" * a->{a.name}_c" if step else "")
         suffix = {(False, False): "", (False, True): "_n", (True, False): "_s", (True, True): "_sn"}[
             bool(step), tail is not None
         ]
         return f"{shape}{suffix}({at}{step}{', ' + tail if tail else ''})"
 
-    def store(self, s: StoreValue, c: str, tail: str | None) -> str:
+    def down(self, a: Access, along: str) -> str:
+        return f" + {along} * a->{a.name}_r" if along else ""
+
+    def store(self, s: StoreValue, c: str, tail: str | None, along: str = "") -> str:
         a = self.kernel.access(s.access)
-        value = f"{s.value}"
+        row = f"{a.name}_g{self.down(a, along)}"
         if a.column == "strided":
-            at = f"{a.name}_g + ({c}) * a->{a.name}_c, a->{a.name}_c, {value}"
+            at = f"{row} + ({c}) * a->{a.name}_c, a->{a.name}_c, {s.value}"
             return f"store_sn({at}, {tail});" if tail else f"store_s({at});"
-        at = f"{a.name}_g + {c}, {value}"
+        at = f"{row} + {c}, {s.value}"
         if tail:
             return f"store_n({at}, {tail});"
         return f"store_or_stream({at}, past);" if a in self.streamed and c != "t" else f"store({at});"
 
-    def expression(self, s: Compute) -> str:
-        row = OPS[s.op]
-        text = row.expr_half if self.kernel.half and row.expr_half else row.expr
-        numbers = (
-            row.operands
-            if row.operands in ("float", "bool")
-            else s.kind
-            if row.result == "same"
-            else next((self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
-        )
-        return text.format(
-            *(
-                self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
-                for i, o in enumerate(s.operands)
-            )
-        )
+    def sized(self, text: str, kind: str) -> str:
+        return f"{VECTOR[kind]}(({'float' if kind == 'float' else 'i64'}){text})"
 
-    def operand(self, o: object, kind: str) -> str:
-        if isinstance(o, str):
-            return o
-        if isinstance(o, Poly):
-            return f"{VECTOR[kind]}(({'float' if kind == 'float' else 'i64'}){spell_size(self.kernel, o, 'a->')})"
-        return literal(o, kind)
+    def literal(self, value: Any, kind: str) -> str:
+        if kind == "float":
+            return f"vf({float_literal(float(value))})"
+        if kind == "int":
+            return f"vl((i64){int(value)}ll)"
+        return f"mask_all({'true' if value else 'false'})"
 
     # Stages with the vector along the inner dimension
 
@@ -370,7 +330,7 @@ class _Printer:
     def serial_loop(self, depth: int, loop: ColumnLoop, tail: str | None) -> None:
         for s in loop.body:
             if isinstance(s, Accumulate):
-                self.put(depth, f"vf {s.name}_a0 = vf({IDENTITY[s.op]});")
+                self.put(depth, f"vf {s.name}_a0 = vf({REDUCE[s.op].identity});")
         self.put(depth, "for (i64 r = 0; r < a->cols; ++r) {")
         for s in loop.body:
             if isinstance(s, Accumulate):
@@ -382,15 +342,9 @@ class _Printer:
             elif isinstance(s, Kept):
                 self.put(depth + 1, f"const vf {s.name} = load({s.name}_k + r * {LANES});")
             elif isinstance(s, StoreValue):
-                self.put(
-                    depth + 1,
-                    self.store(s, "c", tail).replace(f"{s.access}_g", f"{s.access}_g + r * a->{s.access}_r"),
-                )
-            elif isinstance(s, LoadValue):
-                text = self.value(s, "c", tail)
-                self.put(depth + 1, text.replace(f"{s.access}_g", f"{s.access}_g + r * a->{s.access}_r"))
+                self.put(depth + 1, self.store(s, "c", tail, "r"))
             else:
-                self.put(depth + 1, self.value(s, "c", tail))
+                self.put(depth + 1, self.value(s, "c", tail, "r"))
         self.put(depth, "}")
 
 
@@ -458,25 +412,3 @@ def replaced(s: Statement, column: int) -> Statement:
         return s
     i = next(i for i, bound in enumerate(s.bounds) if column < bound)
     return Choose(s.name, (s.operands[i],), (s.bounds[-1],), s.kind)
-
-
-def literal(value: object, kind: str) -> str:
-    """A number of Python as a vector constant."""
-    if kind == "float":
-        return f"vf({float_literal(float(value))})"  # type: ignore[arg-type]
-    if kind == "int":
-        return f"vl((i64){int(value)}ll)"  # type: ignore[call-overload]
-    return f"mask_all({'true' if value else 'false'})"
-
-
-def float_literal(value: float) -> str:
-    """The nearest float, exactly, as C spells it."""
-    if value != value:
-        return '__builtin_nanf("")'
-    if value in (float("inf"), float("-inf")):
-        return "-__builtin_inff()" if value < 0 else "__builtin_inff()"
-    try:
-        rounded = packing.unpack("f", packing.pack("f", value))[0]
-    except OverflowError:
-        return "-__builtin_inff()" if value < 0 else "__builtin_inff()"
-    return f"{float(rounded).hex()}f"

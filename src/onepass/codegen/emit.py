@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from onepass.codegen import cpu, cuda
 from onepass.codegen.arguments import Field
+from onepass.codegen.cpu import CpuPrinter
+from onepass.codegen.cuda_flat import FlatPrinter
+from onepass.codegen.cuda_row import RowPrinter
+from onepass.codegen.cuda_row_stream import StreamPrinter
+from onepass.codegen.cuda_row_strided import StridedPrinter
 from onepass.ir.kernel import Kernel
 from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
+from onepass.plan.schedules.flat import FlatSchedule
+from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule
+
+PRINTERS: dict[type[Schedule], Any] = {
+    CpuSchedule: CpuPrinter,
+    FlatSchedule: FlatPrinter,
+    RowSchedule: RowPrinter,
+    StreamSchedule: StreamPrinter,
+    StridedSchedule: StridedPrinter,
+}
 
 
 @dataclass(frozen=True)
@@ -21,8 +38,5 @@ class Source:
 
 
 def emit(kernel: Kernel, schedule: Schedule, name: str) -> Source:
-    if isinstance(schedule, CpuSchedule):
-        block, text = cpu.emit(kernel, name, schedule)
-    else:
-        block, text = cuda.emit(kernel, name, schedule)
-    return Source(name, text, block)
+    printer = PRINTERS[type(schedule)](kernel, name, schedule)
+    return Source(name, printer.text(), printer.block)

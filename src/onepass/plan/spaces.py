@@ -127,7 +127,7 @@ def _written(stores: Iterable[Store], node: Node) -> list[Store]:
 def _read(
     nodes: list[Node], stores: list[Store], load: Node, space: Space, numel: Size
 ) -> tuple[list[Node], str] | Refusal:
-    """What a load of a stored tensor of ``numel`` elements is instead: the value itself, or copies of the nodes behind it."""
+    """What a load of a stored tensor of ``numel`` elements becomes: the value itself, or copies of the nodes behind it."""
     assert isinstance(load, Load)
     for store in stores:
         if (value := _direct(store, load, space, numel)) is not None:

@@ -1,5 +1,7 @@
 // Storage types and how they become float and back. Arithmetic is always float.
 #define ONEPASS_INLINE __device__ __forceinline__
+#define INFINITY_F __int_as_float(0x7f800000)
+#define NAN_F __int_as_float(0x7fc00000)
 
 typedef long long i64;
 typedef int i32;

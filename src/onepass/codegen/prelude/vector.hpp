@@ -7,6 +7,8 @@
 
 #define ONEPASS_FN static inline __attribute__((always_inline))
 #define ONEPASS_COLD static __attribute__((noinline, cold))
+#define INFINITY_F __builtin_inff()
+#define NAN_F __builtin_nanf("")
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #define ONEPASS_NATIVE 16

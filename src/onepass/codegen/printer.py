@@ -1,0 +1,100 @@
+"""What the printers of both targets share: lines, values, the addresses of a row."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from onepass.codegen.arguments import Field, fields, iotas, kinds, spell_size
+from onepass.ir.kernel import Access, Compute, Kernel, StoreValue
+from onepass.ir.symbol import Poly
+from onepass.ops.table import OPS
+
+
+class Printer:
+    """A kernel as text. ``args`` is how the argument block is spelled before a field: ``a.`` or ``a->``."""
+
+    args = ""
+
+    def __init__(self, kernel: Kernel, name: str, extra: tuple[tuple[str, str], ...] = ()) -> None:
+        self.kernel = kernel
+        self.name = name
+        self.block: tuple[Field, ...] = fields(kernel, extra)
+        self.kinds = kinds(kernel)
+        self.rank = len(kernel.outer)
+        self.lines: list[str] = []
+        self.tabled: set[str] = set()  # gathered rows whose pointer is set
+
+    def put(self, depth: int, line: str) -> None:
+        self.lines.append("  " * depth + line)
+
+    # Addresses
+
+    def pointers(self, depth: int) -> None:
+        """Where this row begins in each tensor, and the first value of each index."""
+        for a in self.kernel.accesses:
+            if not a.index:
+                self.put(depth, f"{self.pointer_type(a)} {a.name}_g = {self.start(a)};")
+        for i in iotas(self.kernel):
+            terms = "".join(f" + i{k} * {self.args}{i.name}_o{k}" for k in range(self.rank))
+            self.put(depth, f"const i64 {i.name}_b = {self.args}{i.name}_start{terms};")
+
+    def start(self, a: Access) -> str:
+        """Where a row begins; in a table, how far into the row that the index chooses."""
+        terms = "".join(f" + i{k} * {self.args}{a.name}_o{k}" for k in range(self.rank))
+        return f"{self.args}{a.name}{terms}"
+
+    def pointer_type(self, a: Access) -> str:
+        return next(f.ctype for f in self.block if f.name == a.name)
+
+    # Values
+
+    def expression(self, s: Compute) -> str:
+        row = OPS[s.op]
+        text = row.expr_half if self.kernel.half and row.expr_half else row.expr
+        numbers = (
+            row.operands
+            if row.operands in ("float", "bool")
+            else s.kind
+            if row.result == "same"
+            else next((self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
+        )
+        return text.format(
+            *(
+                self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
+                for i, o in enumerate(s.operands)
+            )
+        )
+
+    def operand(self, o: Any, kind: str) -> str:
+        """A value by its name, a size or a number, as one of ``kind``."""
+        if isinstance(o, str):
+            return o
+        if isinstance(o, Poly):
+            return self.sized(spell_size(self.kernel, o, self.args), kind)
+        return self.literal(o, kind)
+
+    def sized(self, text: str, kind: str) -> str:
+        raise NotImplementedError
+
+    def literal(self, value: Any, kind: str) -> str:
+        raise NotImplementedError
+
+
+def stores(body: Iterable[Any]) -> list[StoreValue]:
+    return [s for s in body if isinstance(s, StoreValue)]
+
+
+def float_literal(value: float) -> str:
+    """The nearest float, exactly, as both preludes spell it."""
+    if math.isnan(value):
+        return "NAN_F"
+    try:
+        rounded = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        rounded = math.copysign(math.inf, value)
+    if math.isinf(rounded):
+        return "-INFINITY_F" if rounded < 0 else "INFINITY_F"
+    return f"{float(rounded).hex()}f"
