@@ -31,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from models import main as models
 
         return models(options)
+    if options.suite == "startup":
+        from startup import main as startup
+
+        return startup(options)
     suite = _chosen(suites()[options.suite], options)
     device = torch.device(options.device or suite.device)
     _prepare(device)
@@ -51,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=__doc__)
-    parser.add_argument("--suite", default=_default_suite(), choices=[*suites(), "models"])
+    parser.add_argument("--suite", default=_default_suite(), choices=[*suites(), "models", "startup"])
     parser.add_argument(
         "--out", type=Path, help="a .jsonl file (default: benchmarks/results/DEVICE/SUITE.jsonl)"
     )

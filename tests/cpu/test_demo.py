@@ -58,9 +58,17 @@ def test_an_embedding_does_not_depend_on_padding_or_company() -> None:
 
 def test_a_text_left_out_is_not_an_embedding() -> None:
     (batch,) = batches(["one two three", "four five six"], CPU)
-    gathered = gather([(replace(batch, texts=(0, 0)), torch.randn(ROWS, 3))])
-    assert gathered[0].isfinite().all()
+    gathered = gather([(replace(batch, texts=(0, 2)), torch.randn(ROWS, 3))])
+    assert gathered[[0, 2]].isfinite().all()
     assert gathered[1].isnan().all()
+
+
+def test_texts_that_several_passes_embed_have_one_row() -> None:
+    work = batches(["one", "two", "three"], CPU)
+    embeddings = torch.randn(ROWS, 3)
+    gathered = gather([(batch, embeddings) for batch in work * 2])
+    assert torch.equal(gathered, gather([(batch, embeddings) for batch in work]))
+    assert gathered.shape == (3, 3) and gathered.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ def floor_of(name: str) -> float:
     return FLUSHED if name in FLUSHING or name.removesuffix("_h") in FLUSHING else DENORMAL
 
 
-def disassembler() -> Path | None:
-    """nvdisasm from its wheel, or None."""
+def disassembler() -> Path:
+    """nvdisasm from its wheel."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(p) for p in (spec.submodule_search_locations or ())] if spec else []
-    return next((p for f in folders for p in f.glob("*/bin/nvdisasm")), None)
+    return next(p for f in folders for p in f.glob("*/bin/nvdisasm"))
 
 
 _COUNTING = r"""

@@ -31,9 +31,8 @@ def test_torch_is_pinned_to_a_release_and_not_to_a_build() -> None:
     assert re.fullmatch(r"==\d+\.\d+\.\d+", CONSTRAINTS["torch"])
 
 
-def test_cuda_packages_stay_open_for_what_a_cuda_build_of_torch_pins() -> None:
-    open_ended = {name for name, pin in CONSTRAINTS.items() if not pin.startswith("==")}
-    assert open_ended == {name for name in CONSTRAINTS if "cuda" in name}
+def test_every_pin_is_exact() -> None:
+    assert not {name: pin for name, pin in CONSTRAINTS.items() if not re.fullmatch(r"==\d+(\.\d+)*", pin)}
 
 
 def test_entry_points_name_files_that_exist() -> None:

@@ -47,14 +47,17 @@ def traffic(cluster: Cluster, hints: Mapping[str, int]) -> Traffic:
     tensors = cluster.tensors
     read = sum(n * tensors[name].dtype.nbytes for name, n in _elements_read(cluster, hints).items())
     written = sum(values(cluster, s.level, hints) * tensors[s.tensor].dtype.nbytes for s in cluster.stores)
+    floats = [dtype for s in cluster.stores if (dtype := tensors[s.tensor].dtype).kind == "float"]
+    half = bool(floats) and all(dtype.nbytes == 2 for dtype in floats)
     flops = instructions = special = 0
     for node in cluster.nodes:
         times = values(cluster, "full" if isinstance(node, Reduce) else node.level, hints)
         if isinstance(node, Map):
             op = OPS[node.op]
+            cost = op.cost_half if half and op.cost_half is not None else op.cost
             flops, instructions, special = (
                 flops + times * op.flops,
-                instructions + times * op.cost,
+                instructions + times * cost,
                 special + times * op.special,
             )
         elif isinstance(node, Reduce):

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._dynamo.exc import RestartAnalysis
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch.fx import GraphModule
 
@@ -92,6 +93,8 @@ class Backend:
 
     def give_up(self, graph: GraphModule, error: Exception, options: Options) -> Run:
         """Leaves a graph to PyTorch after a failure, unless the failure is the user's to see."""
+        if isinstance(error, RestartAnalysis):  # no failure: Dynamo captures once more, knowing more
+            raise error
         if isinstance(error, _THE_USERS) or options.strict or self.whole:
             raise error
         warnings.warn(LeftToPyTorch.after("a graph", error), stacklevel=2)

@@ -66,7 +66,8 @@ class OpDef:
     booleans, ``bool`` needs booleans.
 
     Units: ``flops`` are the operations counted for arithmetic intensity; ``cost`` is issued instructions and
-    ``special`` special-function instructions an element at fp32 on NVIDIA GPUs.
+    ``special`` special-function instructions an element at fp32 on NVIDIA GPUs, ``cost_half`` what ``expr_half``
+    issues. Measured: codegen/prelude/costs.toml.
     """
 
     name: str

@@ -48,6 +48,10 @@ def libraries() -> dict[int, ctypes.CDLL]:
         for path in folder.glob("libnvrtc.so.[0-9]*"):
             major = path.name.removeprefix("libnvrtc.so.").split(".")[0]
             paths.setdefault(int(major), path)
+    # NVRTC asks for its built-ins by name alone, and not every release looks beside itself (13.0 does not).
+    for path in paths.values():
+        for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
+            ctypes.CDLL(str(builtins))
     return {major: ctypes.CDLL(str(path)) for major, path in paths.items()}
 
 
@@ -84,6 +88,12 @@ def compile_cubin(source: str, name: str, arch: str) -> Cubin:
 
     Raises: NoNvrtc; CompileError with the numbered source lines and the compiler's message.
     """
+    code, log = compile_text(source, name, arch)
+    return Cubin(code, read_resources(log))
+
+
+def compile_text(source: str, name: str, arch: str) -> tuple[bytes, str]:
+    """Machine code, and what the compiler and ptxas said. Raises: as `compile_cubin`."""
     _, lib = library(arch)
     program = ctypes.c_void_p()
     lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None)
@@ -95,7 +105,7 @@ def compile_cubin(source: str, name: str, arch: str) -> Cubin:
         if failed:
             lines = tuple(dict.fromkeys(int(n) for n in re.findall(r"\.cu\((\d+)\): error", log)))[:5]
             raise CompileError(name, source, log, "nvrtc " + " ".join(options), lines)
-        return Cubin(_read(lib, program, "CUBIN"), read_resources(log))
+        return _read(lib, program, "CUBIN"), log
     finally:
         lib.nvrtcDestroyProgram(ctypes.byref(program))
 

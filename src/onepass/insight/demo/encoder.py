@@ -97,8 +97,8 @@ def batches(texts: Sequence[str], device: torch.device) -> list[Batch]:
 
 
 def gather(parts: Sequence[tuple[Batch, torch.Tensor]]) -> torch.Tensor:
-    """Put the embeddings of batches back into the order of the texts."""
-    rows = sum(len(batch.texts) for batch, _ in parts)
+    """Put the embeddings of batches back into the order of the texts; of several of one text the last is kept."""
+    rows = 1 + max(text for batch, _ in parts for text in batch.texts)
     width = parts[0][1].shape[1]
     # NaN, so that a text that no batch covered can't pass for an embedding.
     gathered = torch.full((rows, width), float("nan"))

@@ -1,0 +1,118 @@
+"""What would ship spills nowhere, on any architecture. No GPU: NVRTC and ptxas say it.
+
+On sm_90 the grid is every width at fp32 and bf16 (a walked row's text depends on its length by one number, so the
+longest is there once), and at fp16, whose kernels are bf16's but for the conversions, a width of three kinds. sm_80 and
+sm_100 get the corners: a ragged row, the widths whose threads hold the most, and one that no register file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from harness.shipping import (
+    DEVICES,
+    FAMILIES,
+    Shop,
+    bias_gelu,
+    captured,
+    gelu_tanh_add_layer_norm,
+    layer_norm,
+    middle_softmax,
+    softmax,
+    spills,
+)
+from onepass import build as pipeline
+from onepass.plan.choose import candidates
+from onepass.plan.schedules.row import RowSchedule
+from onepass.runtime.nvrtc import compile_cubin
+
+COLS = (63, 256, 1000, 1024, 4096, 8192, 16384, 65536, 262144)
+Point = tuple[torch.dtype, int]
+FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
+CORNERS: tuple[Point, ...] = ((BF16, 63), (FP32, 16384), (BF16, 16384), (FP32, 65536))
+SWEEPS: dict[str, tuple[str, tuple[Point, ...], set[str]]] = {
+    "sm_90 fp32": ("sm_90", tuple((FP32, n) for n in COLS), FAMILIES),
+    "sm_90 bf16": ("sm_90", tuple((BF16, n) for n in COLS[:-1]), FAMILIES - {"row-smem"}),
+    "sm_90 fp16": (
+        "sm_90",
+        tuple((FP16, n) for n in (63, 1000, 8192)),
+        FAMILIES - {"row-smem", "row-stream"},
+    ),
+    "sm_80": ("sm_80", CORNERS, FAMILIES),
+    "sm_100": ("sm_100", CORNERS, FAMILIES),
+}
+# Where a kernel for unaligned tensors is compiled too: the most in a thread's registers, and the fewest.
+UNALIGNED = {(FP32, 256), (FP32, 16384), (BF16, 4096), (BF16, 16384)}
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_nothing_that_ships_spills(sweep: str) -> None:
+    arch, points, families = SWEEPS[sweep]
+    shop = Shop(DEVICES[arch])
+    built = shop.build([captured(*p) for p in points])
+    assert not spills(built)
+    assert all(k.resources and k.resources.registers > 8 for k in built)
+    assert {k.schedule.family for k in built} == families
+    chosen = [p for p in points if p in UNALIGNED] if arch == "sm_90" else []
+    for elements in (1, 2) if chosen else ():
+        texts = shop.unaligned(shop.build([captured(*p) for p in chosen]), elements)
+        assert texts
+        shop.compile(texts.values())
+        assert not {s.name: shop.known[t] for t, s in texts.items() if shop.known[t].spill_bytes}
+
+
+def test_a_spill_that_would_ship_is_seen() -> None:
+    """A schedule with 128 elements a thread in 64 registers, and nothing else to try."""
+
+    def greedy(*given: Any) -> Any:
+        kernel, schedule = candidates(*given)[0]
+        assert isinstance(schedule, RowSchedule)
+        return [(kernel, replace(schedule, steps=schedule.steps * 4))]
+
+    shop = Shop(DEVICES["sm_90"])
+    graph = captured(FP32, 16384, (layer_norm,))
+    with mock.patch.object(pipeline, "candidates", greedy):
+        built = shop.build([graph])
+    assert len(spills(built)) == len(built) == 1
+    # Beside a schedule that fits, it is passed over, and the report says so.
+    with mock.patch.object(pipeline, "candidates", lambda *given: [*greedy(*given), *candidates(*given)]):
+        (kernel,) = shop.build([graph])
+    assert not spills([kernel])
+    assert "bytes spilled" in kernel.spilled[0]
+    # What is read off many kernels compiled together is what the compiler says of one.
+    alone = compile_cubin(built[0].source.text, built[0].source.name, "sm_90").resources
+    assert alone == built[0].resources
+    assert alone.spill_bytes > 0
+
+
+# One operator and width for each schedule.
+EACH: dict[str, tuple[Sequence[Any], int]] = {
+    "flat": ((bias_gelu,), 1000),
+    "row-warp": ((layer_norm,), 256),
+    "row-block": ((gelu_tanh_add_layer_norm,), 1000),
+    "row-smem": ((softmax,), 16384),
+    "row-stream": ((layer_norm,), 262144),
+    "row-strided": ((middle_softmax,), 64),
+}
+
+
+@pytest.mark.parametrize("arch", [a for a in DEVICES if a not in ("sm_80", "sm_90", "sm_100")])
+def test_every_schedule_on_the_other_architectures(arch: str) -> None:
+    """sm_70 is the CUDA 12 compiler's, and it and sm_75 have no instruction that converts to bf16."""
+    device = DEVICES[arch]
+    shop = Shop(device)
+    built = shop.build([captured(d, n, ops) for ops, n in EACH.values() for d in (FP32, BF16)])
+    assert not spills(built)
+    # These have too little shared memory to hold two blocks' rows: what an H200 would run must compile all the same.
+    assert {k.schedule.family for k in built} == FAMILIES - {"row-smem"}
+    ops, cols = EACH["row-smem"]
+    shared = Shop(replace(device, shared_bytes=DEVICES["sm_90"].shared_bytes))
+    (kernel,) = shared.build([captured(FP32, cols, ops)])
+    assert not spills([kernel])
+    assert kernel.schedule.family == "row-smem"
