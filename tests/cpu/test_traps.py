@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from onepass.capture.backend import Backend
-from onepass.dtypes import from_torch
 from onepass.runtime.counters import COUNTERS
 
 Function = Callable[..., Any]
@@ -35,13 +34,12 @@ def several(x: Any) -> tuple[torch.Tensor, ...]:
 
 
 def complaint(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> str:
-    """Twice eager's largest error, and eight roundings of the largest number: a sum's and those of what follows it."""
+    """Twice eager's largest error, and roundings of the largest number: eight of fp32, which sums are in, or two."""
     if (found.dtype, found.shape) != (eager.dtype, eager.shape):
         return f"{found.dtype} {tuple(found.shape)} for {eager.dtype} {tuple(eager.shape)}"
     if not torch.equal(found.isnan(), eager.isnan()):
         return f"NaN at {found.isnan().nonzero().tolist()[:5]}, eager {eager.isnan().nonzero().tolist()[:5]}"
-    row = from_torch(eager.dtype)
-    assert row is not None
+    roundoff = torch.finfo(eager.dtype).eps / 2
     rounded = exact.to(eager.dtype).double()
     there = exact.isfinite() & rounded.isfinite() & eager.isfinite()
     if not torch.equal(found[~there & ~found.isnan()], eager[~there & ~eager.isnan()]):
@@ -49,7 +47,7 @@ def complaint(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> 
     if not bool(there.any()):
         return ""
     off, own = ((x.double() - exact)[there].abs().max() for x in (found, eager))
-    allowed = 2 * own + 8 * row.unit_roundoff * exact[there].abs().max() * (1 if row.nbytes == 4 else 0.25)
+    allowed = 2 * own + (8 if eager.dtype == torch.float32 else 2) * roundoff * exact[there].abs().max()
     return "" if off <= allowed else f"off by {float(off)}, eager {float(own)}, allowed {float(allowed)}"
 
 
@@ -129,7 +127,9 @@ def test_odd_weights_and_constant_rows(eps: float) -> None:
     if eps:
         no_worse(lambda x, w: (F.layer_norm(x, (100,), w, None, eps), F.rms_norm(x, (100,), -w, eps)), x, w)
     else:  # a constant row is 0 / 0 or a rounding error over 0, which eager decides by its own order of sums
-        no_worse(lambda x, w: (F.layer_norm(x, (100,), w, None, 0.0), F.rms_norm(x, (100,), w, 0.0)), x[3:], w)
+        no_worse(
+            lambda x, w: (F.layer_norm(x, (100,), w, None, 0.0), F.rms_norm(x, (100,), w, 0.0)), x[3:], w
+        )
 
 
 def test_results_repeat_and_rows_do_not_depend_on_each_other() -> None:
@@ -158,10 +158,13 @@ def test_numbers_of_rows() -> None:
             torch.testing.assert_close(compiled(x), norms(x)[0] * 2, rtol=1e-5, atol=1e-5)
 
 
-def test_rows_of_no_elements() -> None:
-    x = torch.randn(3, 0)
-    found = torch.compile(lambda x: (x.sum(-1), x.exp() + 1), backend=Backend(), dynamic=False)(x)
-    assert torch.equal(found[0], torch.zeros(3)) and found[1].shape == (3, 0)
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0,)])
+def test_no_elements(shape: tuple[int, ...]) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        joined = torch.cat([y, x.new_zeros(2, 0), y], -1), torch.cat([y, x.new_zeros(0, 7), y], 0)
+        return x.sum(-1), x.exp() + 1, torch.softmax(x, -1), torch.cat([x, x], 0), *joined, y.mul(2)
+
+    no_worse(function, torch.randn(shape), torch.randn(2, 7))
 
 
 @pytest.mark.parametrize("rank", range(7))

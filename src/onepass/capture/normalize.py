@@ -234,7 +234,9 @@ class _Reader:
         """A cat along another dimension than the last: each piece is stored at its place. Else False."""
         fake = node.meta["val"]
         dim = int(arguments.get("dim", 0)) % max(fake.dim(), 1)
-        pieces = [p for p in arguments["tensors"] if not (len(p.shape) == 1 and p.shape[0] == 0)]
+        pieces = [p for p in arguments["tensors"] if p.shape != (0,) and p.shape[dim] != 0]
+        if any(size(s) == 0 for s in fake.shape):
+            raise Refused("empty: no elements")
         arguments["tensors"] = pieces
         widths = [p.shape[dim] for p in pieces]
         if len(pieces) == 1 or (dim == fake.dim() - 1 and all(isinstance(w, int) for w in widths)):

@@ -61,11 +61,13 @@ def is_identity(view: View) -> bool:
 def compose(base: View, walk: View, proven: bool = False) -> View | None:
     """``walk`` numbers elements of ``base`` in row-major order: the walk through what ``base`` walks through.
 
-    None where a dimension of ``walk`` does not stay inside dimensions of ``base``. That it stays inside the slowest one is
-    taken on trust (PyTorch has checked its slices, and a symbolic one can't be proven to end inside) unless the caller
-    wants it ``proven``.
+    None where a dimension of ``walk`` does not stay inside dimensions of ``base``, or those hold nothing. That it stays
+    inside the slowest one is taken on trust (PyTorch has checked its slices, and a symbolic one can't be proven to end
+    inside) unless the caller wants it ``proven``.
     """
     root = coalesce(base.dims)
+    if any(size == 0 for size, _ in root):
+        return None
     steps: list[Size] = []  # elements that one step along each base dimension covers
     step: Size = 1
     for size, _ in reversed(root):

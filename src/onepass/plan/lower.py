@@ -174,7 +174,7 @@ class _Lowering:
 
     def stages(self) -> list[Stage]:
         last = max([*(self.phase[s.value] for s in self.cluster.stores)], default=0)
-        self.keep: set[str] = set()
+        self.keep: dict[str, None] = {}  # in the order found: the text must not depend on hashes
         for p in range(1, last + 1 if self.hold else 1):
             self.needs(p)
         stages: list[Stage] = []
@@ -217,7 +217,7 @@ class _Lowering:
             known = self.phase[name] < p and not isinstance(node, (Load, Iota))
             # Rows are held as floats: a mask is computed again, from what it compares.
             if known and node.kind == "float" and self.expensive(name):
-                self.keep.add(name)
+                self.keep[name] = None
             else:
                 stack.extend(operands(node))
 

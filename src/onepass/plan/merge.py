@@ -126,8 +126,7 @@ class _Merger:
             return  # one reads the other: a chain, which has a pair of its own
         made = self.attempt(a, b, first, second, kind)
         if isinstance(made, Decision):
-            if kind == "chain":
-                self.refused[a, b] = made
+            self.refused[a, b] = made
             return
         merged, drop_first, decision = made
         self.decisions.append(decision)
@@ -213,21 +212,17 @@ class _Merger:
 
     def reaches(self, start: int, goal: int) -> bool:
         """A path from start to goal through at least one other item."""
-        limit = self.latest(goal)
         seen = set[int]()
         stack = [n for n in self.before[start] if n != goal]
         while stack:
             node = stack.pop()
-            if node in seen or self.position[node] > limit:
+            if node in seen:
                 continue
             seen.add(node)
             if goal in self.before[node]:
                 return True
             stack.extend(self.before[node] - seen)
         return False
-
-    def latest(self, i: int) -> int:
-        return max(self.position.values())
 
     # The graph after a merge
 

@@ -127,7 +127,7 @@ def _written(stores: Iterable[Store], node: Node) -> list[Store]:
 def _read(
     nodes: list[Node], stores: list[Store], load: Node, space: Space, numel: Size
 ) -> tuple[list[Node], str] | Refusal:
-    """What a load of a stored tensor of ``numel`` elements becomes: the value itself, or copies of the nodes behind it."""
+    """What a load of a stored tensor of ``numel`` elements is instead: the value itself, or copies of what made it."""
     assert isinstance(load, Load)
     for store in stores:
         if (value := _direct(store, load, space, numel)) is not None:
@@ -336,6 +336,8 @@ def tidy(cluster: Cluster, keep: Callable[[str], bool] = lambda tensor: True) ->
 
 def lay_out(cluster: Cluster) -> Layout | Refusal:
     """The loops over a cluster's space, or why there are none."""
+    if cluster.space.numel == 0:
+        return "empty: no elements"
     walks: dict[str, tuple[Level, View]] = {}
     for key, level, view in _accesses(cluster):
         if view is None:
