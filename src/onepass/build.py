@@ -38,7 +38,11 @@ class Built:
     elements: int  # of the cluster's space, at typical sizes
     predicted_us: float
     resources: Resources | None = None  # of CUDA kernels once compiled
-    spilled: tuple[str, ...] = ()  # schedules tried before, and what they spilled
+
+    @property
+    def spill_bytes(self) -> int:
+        """What ptxas moved to local memory; 0 where nothing was compiled."""
+        return self.resources.spill_bytes if self.resources else 0
 
 
 @dataclass(frozen=True)
@@ -91,33 +95,25 @@ def candidates_of(cluster: Cluster) -> list[Candidate] | str:
 
 
 def one(cluster: Cluster, hints: Hints, compiled: bool) -> Built:
-    """One cluster with its first schedule, or, compiled, its first that does not spill."""
+    """One cluster with its first schedule or, compiled for a GPU, with its first that spills least."""
     found = candidates_of(cluster)
     if isinstance(found, str):
         raise NotLowered(f"{cluster.origins}: {found}")
     device = of(cluster.device)
     work = traffic(cluster, hints)
-    spilled: list[str] = []
+    tried: list[Built] = []
     for kernel, schedule in found:
         source = emit(kernel, schedule, kernel_name(schedule, cluster))
         resources = binary(source, device.arch).resources if compiled and device.kind == "cuda" else None
-        if resources is None or resources.spill_bytes == 0:
+        elements = number(cluster.space.numel, hints)
+        predicted = time_us(work, device)
+        tried.append(Built(cluster, kernel, schedule, source, device, work, elements, predicted, resources))
+        if tried[-1].spill_bytes == 0:
             break
-        spilled.append(f"{schedule.explain()}: {resources.spill_bytes} bytes spilled")
+    best = min(tried, key=lambda b: b.spill_bytes)
     if compiled and device.kind == "cpu":
-        cpu_kernel(source)
-    return Built(
-        cluster,
-        kernel,
-        schedule,
-        source,
-        device,
-        work,
-        number(cluster.space.numel, hints),
-        time_us(work, device),
-        resources,
-        tuple(spilled),
-    )
+        cpu_kernel(best.source)
+    return best
 
 
 @contextmanager

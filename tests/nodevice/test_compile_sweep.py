@@ -80,11 +80,10 @@ def test_a_spill_that_would_ship_is_seen() -> None:
     with mock.patch.object(pipeline, "candidates", greedy):
         built = shop.build([graph])
     assert len(spills(built)) == len(built) == 1
-    # Beside a schedule that fits, it is passed over, and the report says so.
+    # Beside a schedule that fits, it is passed over.
     with mock.patch.object(pipeline, "candidates", lambda *given: [*greedy(*given), *candidates(*given)]):
         (kernel,) = shop.build([graph])
     assert not spills([kernel])
-    assert "bytes spilled" in kernel.spilled[0]
     # What is read off many kernels compiled together is what the compiler says of one.
     alone = compile_cubin(built[0].source.text, built[0].source.name, "sm_90").resources
     assert alone == built[0].resources

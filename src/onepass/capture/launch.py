@@ -163,6 +163,7 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
     run = cuda_kernel(built.source, arch, schedule.threads, schedule.shared_bytes)
     widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
     aligned = _alignment(fields, kernel.accesses, widths)
+    narrow: dict[tuple[int, ...], Call] = {}
 
     def narrower(values: tuple[int, ...]) -> Call:
         """A kernel with accesses as wide as these values allow; compiled once for each set of widths."""
@@ -172,9 +173,12 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
                 one = {**dict.fromkeys(smaller, 1), a.name: smaller[a.name]}
                 if not _alignment(fields, kernel.accesses, one).holds(values):
                     smaller[a.name] //= 2
-        less = replace(schedule, accesses=tuple(smaller.values()))
-        source = emit(kernel, less, kernel_name(less, built.cluster))
-        return cuda_kernel(source, arch, less.threads, less.shared_bytes)
+        accesses = tuple(smaller.values())
+        if accesses not in narrow:
+            less = replace(schedule, accesses=accesses)
+            source = emit(kernel, less, kernel_name(less, built.cluster))
+            narrow[accesses] = cuda_kernel(source, arch, less.threads, less.shared_bytes)
+        return narrow[accesses]
 
     def launch(rows: int, extent: int, *values: int) -> None:
         if rows == 0:

@@ -55,7 +55,6 @@ class _Writer:
         }
         self.lines: list[tuple[str, list[str]]] = []  # a line, and the variables it needs
         self.made: set[str] = set()
-        self.atoms: dict[str, str] = {}
         self.launchers: list[str] = []
 
     def text(self) -> str:

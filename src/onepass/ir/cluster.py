@@ -194,7 +194,6 @@ class EagerOp:
     bound: Literal["compute", "memory", "view", "none"]
     read: tuple[tuple[Size, int], ...]  # (elements, bytes an element)
     written: tuple[tuple[Size, int], ...]
-    flops: Size = 0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ the inner dimension instead, the column loop is serial, and what is said of rows
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from onepass.dtypes import Class, DType
 from onepass.ir.symbol import Poly, Size
@@ -115,7 +115,7 @@ class RowBlock:
 
 @dataclass(frozen=True)
 class ColumnLoop:
-    """Statements done for each column; ``cached`` loads are the same for all rows."""
+    """Statements done for each column."""
 
     body: tuple[Statement, ...]
 
@@ -162,7 +162,3 @@ class Kernel:
         """Columns at which a choice changes, without the last."""
         found = {b for loop in self.loops for s in loop.body if isinstance(s, Choose) for b in s.bounds}
         return tuple(sorted(found))[:-1] if found else ()
-
-    def key(self) -> tuple[Any, ...]:
-        """What the source depends on, sizes left out where they are arguments."""
-        return (self.accesses, self.stages, len(self.outer), self.axis, self.half)

@@ -430,9 +430,3 @@ def _cut(
     if len(column_dims) > 1:
         return None
     return outer, (column_dims[0][1] if column_dims else 0), inner_dims
-
-
-def count(cluster: Cluster, level: Level) -> Size:
-    """Values at a level."""
-    rows = cluster.space.rows
-    return cluster.space.numel if level == "full" or rows is None else rows

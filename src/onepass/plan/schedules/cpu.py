@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onepass.device import last_cache_bytes
 from onepass.ir.kernel import ColumnLoop, Compute, Kernel
-from onepass.ir.symbol import Size, product
+from onepass.ir.symbol import Size
 from onepass.ops.table import OPS
 
 # Elements of a row that one piece of work covers when nothing reduces along it: 64 KiB of fp32, a share of the
@@ -59,7 +59,3 @@ def chunk(kernel: Kernel) -> int:
 def pieces_extent(kernel: Kernel) -> Size:
     """The size that chunks divide."""
     return kernel.inner if kernel.axis == "inner" else kernel.cols
-
-
-def rows(kernel: Kernel) -> Size:
-    return product(kernel.outer)
