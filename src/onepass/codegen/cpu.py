@@ -322,30 +322,27 @@ class CpuPrinter(Printer):
                     else:
                         self.put(depth, self.value(s, "c", tail))
             elif isinstance(stage, ReduceRow):
-                self.put(depth, f"const vf {stage.name} = {stage.name}_a0;")
+                self.put(depth, f"const vf {stage.name} = {stage.name}_a;")
                 self.kinds[stage.name] = "float"
             else:
                 self.serial_loop(depth, stage, tail)
 
     def serial_loop(self, depth: int, loop: ColumnLoop, tail: str | None) -> None:
-        for s in loop.body:
-            if isinstance(s, Accumulate):
-                self.put(depth, f"vf {s.name}_a0 = vf({REDUCE[s.op].identity});")
-        self.put(depth, "for (i64 r = 0; r < a->cols; ++r) {")
-        for s in loop.body:
-            if isinstance(s, Accumulate):
-                total = f"{s.name}_a0"
-                value = self.operand(s.value, "float")
-                self.put(depth + 1, f"{total} = {REDUCE[s.op].combine.format(total, value)};")
-            elif isinstance(s, Keep):
-                self.put(depth + 1, f"store({s.value}_k + r * {LANES}, {s.value});")
-            elif isinstance(s, Kept):
-                self.put(depth + 1, f"const vf {s.name} = load({s.name}_k + r * {LANES});")
-            elif isinstance(s, StoreValue):
-                self.put(depth + 1, self.store(s, "c", tail, "r"))
-            else:
-                self.put(depth + 1, self.value(s, "c", tail, "r"))
-        self.put(depth, "}")
+        def body(inside: int) -> None:
+            for s in loop.body:
+                if isinstance(s, Accumulate):
+                    total, value = f"{s.name}_a", self.operand(s.value, "float")
+                    self.put(inside, f"{total} = {REDUCE[s.op].combine.format(total, value)};")
+                elif isinstance(s, Keep):
+                    self.put(inside, f"store({s.value}_k + r * {LANES}, {s.value});")
+                elif isinstance(s, Kept):
+                    self.put(inside, f"const vf {s.name} = load({s.name}_k + r * {LANES});")
+                elif isinstance(s, StoreValue):
+                    self.put(inside, self.store(s, "c", tail, "r"))
+                else:
+                    self.put(inside, self.value(s, "c", tail, "r"))
+
+        self.serial(depth, "vf", loop, body)
 
 
 def _rounded_once(body: Sequence[Statement]) -> dict[str, tuple[str, Compute]]:

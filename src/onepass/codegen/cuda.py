@@ -101,6 +101,10 @@ class CudaPrinter(Printer):
         assert isinstance(s, Compute)
         return f"const {TYPE[s.kind]} {s.name} = {self.expression(s)};"
 
+    def walk(self, depth: int, line: str) -> None:
+        self.put(depth, "#pragma unroll 4")
+        self.put(depth, line)
+
     def sized(self, text: str, kind: str) -> str:
         return f"({TYPE[kind]}){text}"
 

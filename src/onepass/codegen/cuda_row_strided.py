@@ -43,12 +43,11 @@ class StridedPrinter(CudaPrinter):
         self.put(0, "}")
 
     def loop(self, loop: ColumnLoop) -> None:
-        self.accumulators(loop)
-        self.put(1, "#pragma unroll 4")
-        self.put(1, "for (i64 r = 0; r < a.cols; ++r) {")
-        for s in loop.body:
-            self.statement(s, 2, "r")
-        self.put(1, "}")
+        def body(depth: int) -> None:
+            for s in loop.body:
+                self.statement(s, depth, "r")
+
+        self.serial(1, "float", loop, body)
 
     def statement(self, s: Statement, depth: int, r: str) -> None:
         if isinstance(s, LoadValue):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from onepass.codegen.arguments import Field, fields, iotas, kinds, spell_size
-from onepass.ir.kernel import Access, Compute, Kernel, StoreValue
+from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, Kernel, StoreValue
 from onepass.ir.symbol import Poly
-from onepass.ops.table import OPS
+from onepass.ops.table import OPS, REDUCE
 
 
 class Printer:
@@ -48,6 +48,47 @@ class Printer:
 
     def pointer_type(self, a: Access) -> str:
         return next(f.ctype for f in self.block if f.name == a.name)
+
+    # Loops
+
+    def serial(self, depth: int, ctype: str, loop: ColumnLoop, body: Callable[[int], None]) -> None:
+        """One thread or vector walks the reduced dimension, r; ``body`` prints what it does at a depth.
+
+        Sums are taken in blocks of 32, of 32 blocks, of 32 of those: added one by one, a million terms of a like size
+        would be off by 1e-5, and past 2^24 of them the sum would stand still.
+        """
+        sums = [s.name for s in loop.body if isinstance(s, Accumulate) and s.op == "sum"]
+        for s in loop.body:
+            if isinstance(s, Accumulate):
+                self.put(depth, f"{ctype} {s.name}_a = {ctype}({REDUCE[s.op].identity});")
+        if not sums:
+            self.walk(depth, f"for (i64 r = 0; r < {self.args}cols; ++r) {{")
+            body(depth + 1)
+            self.put(depth, "}")
+            return
+        names = ", ".join(f"{n}_{level} = {ctype}(0.0f)" for n in sums for level in "bcd")
+        self.put(depth, f"{ctype} {names};")
+        self.put(depth, f"for (i64 first = 0, block = 1; first < {self.args}cols; first += 32, ++block) {{")
+        self.put(depth + 1, f"const i64 last = first + 32 < {self.args}cols ? first + 32 : {self.args}cols;")
+        self.walk(depth + 1, "for (i64 r = first; r < last; ++r) {")
+        body(depth + 2)
+        self.put(depth + 1, "}")
+        self.carry(depth + 1, ctype, sums, "a", "b")
+        for mask, low, high in ((31, "b", "c"), (1023, "c", "d")):
+            self.put(depth + 1, f"if ((block & {mask}) == 0) {{")
+            self.carry(depth + 2, ctype, sums, low, high)
+            self.put(depth + 1, "}")
+        self.put(depth, "}")
+        for n in sums:
+            self.put(depth, f"{n}_a = {n}_d + ({n}_c + {n}_b);")
+
+    def walk(self, depth: int, line: str) -> None:
+        """The head of a loop whose loads should be in flight together."""
+        self.put(depth, line)
+
+    def carry(self, depth: int, ctype: str, sums: list[str], low: str, high: str) -> None:
+        for n in sums:
+            self.put(depth, f"{n}_{high} = {n}_{high} + {n}_{low}; {n}_{low} = {ctype}(0.0f);")
 
     # Values
 
