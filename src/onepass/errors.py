@@ -132,9 +132,17 @@ class CompileError(OnepassError):
     lines: tuple[int, ...] = ()  # of the source, as the message names them, from 1
 
     def what(self) -> str:
+        if not self.lines:  # no line of the source is at fault, so none is shown
+            return f"{self.kernel} did not compile: {self.message.strip() or 'the compiler gave no message'}"
         return f"{self.kernel} did not compile\n{numbered(self.source, self.lines)}\n{self.message.rstrip()}"
 
     def advice(self) -> str:
+        if not self.lines:
+            return (
+                f"Compiled with: {self.command}\n"
+                "Try the command by hand, and `onepass doctor`; ONEPASS_CXX and ONEPASS_CXX_FLAGS choose another "
+                "compiler and its flags."
+            )
         return (
             f"Compiled with: {self.command}\n"
             "This is a fault of onepass: please report the text above. "

@@ -54,3 +54,19 @@ def test_no_compiler_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_switched_off_cache_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEPASS_CACHE", "0")
     assert examine().state("cache") is State.LESS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "check"),
+    [
+        ("ONEPASS_CXX_FLAGS", "-no-such-flag", "C++ compiler"),
+        ("ONEPASS_FUEL", "many", "settings"),
+        ("ONEPASS_CACHE_DIR", "/proc/no/such/place", "cache"),
+    ],
+)
+def test_what_is_there_and_does_not_work_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, check: str
+) -> None:
+    assert examine().state(check) is State.OK
+    monkeypatch.setenv(name, value)
+    assert examine().state(check) is not State.OK

@@ -261,6 +261,29 @@ def test_the_command_does_not_import_torch_for_help_or_misuse() -> None:
     assert done.stdout.split() == ["2", "False"]
 
 
+@pytest.mark.parametrize(
+    ("redirected", "codes", "says"),  # the doctor's 1: something is missing here
+    [
+        (">&-", (0, 1), ""),
+        (">/dev/full", (2,), "can't be written: No space left"),
+        ("| head -c 1 >/dev/null", (0,), ""),
+    ],
+)
+def test_output_that_nobody_takes(redirected: str, codes: tuple[int, ...], says: str) -> None:
+    command = f"{sys.executable} -m onepass doctor {redirected}"
+    done = subprocess.run(command, shell=True, env=_environment(), capture_output=True, text=True)
+    assert done.returncode in codes
+    assert says in done.stderr and "fault of onepass" not in done.stderr
+
+
+def test_signs_that_an_encoding_lacks_are_replaced() -> None:
+    environment = {**_environment(), "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-m", "onepass", "doctor"], env=environment, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr and "onepass" in done.stdout
+
+
 def _environment() -> dict[str, str]:
     import os
 

@@ -1,5 +1,8 @@
 """The table of verbs, and what becomes of their errors."""
 
+import errno
+import io
+import os
 import sys
 import traceback
 from typing import Annotated
@@ -11,11 +14,22 @@ from onepass.cli import cache, demo, doctor, explain
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
+# A full disk, a device that fails, a stream closed from outside.
+_NOT_WRITTEN = (errno.ENOSPC, errno.EIO, errno.EBADF)
+
 
 def run() -> int:
     """Run this process's command line; wrong usage, help and a verb's own exit code leave as SystemExit."""
+    _usable_streams()
     try:
         _application()(prog_name="onepass")
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _NOT_WRITTEN:
+            raise
+        _show(f"error: the output can't be written: {error.strerror}")
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is still buffered would fail once more at exit
+        return EXIT_MISUSE
     except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the user sees all of it
         ours = _raised_on_purpose(error)
         if ours is not None:
@@ -25,6 +39,16 @@ def run() -> int:
         _show("error: this is a fault of onepass; please report the text above and `onepass doctor --json`")
         return EXIT_MISUSE
     return EXIT_FINE
+
+
+def _usable_streams() -> None:
+    """A closed stream takes everything and keeps nothing; a narrow encoding shows ? for what it lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the rest of the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _raised_on_purpose(error: BaseException | None) -> OnepassError | None:

@@ -6,6 +6,8 @@ import sys
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Annotated
 
 import typer
@@ -16,6 +18,8 @@ from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
 
 # The PyTorch releases that the test suite runs with; newer ones are allowed.
 _TORCH_TESTED = ("2.11", "2.13")
+
+_PROGRAM = 'extern "C" int one() { return 1; }\n'
 
 
 class State(StrEnum):
@@ -63,7 +67,7 @@ class Health:
             return "onepass can't run here: this PyTorch can't compile with this Python."
         targets = [name for name, usable in (("the GPU", self.cuda), ("the CPU", self.cpu)) if usable]
         if not targets:
-            return "onepass leaves everything to PyTorch here: no C++ compiler, no usable GPU."
+            return "onepass leaves everything to PyTorch here: no working C++ compiler, no usable GPU."
         return f"onepass runs its own kernels on {' and '.join(targets)}."
 
     @property
@@ -92,10 +96,11 @@ def doctor(
 
 
 def examine() -> Health:
-    """Look at everything onepass depends on; nothing is compiled and no GPU memory is taken."""
+    """Look at everything onepass depends on; a one-line C++ program is compiled, no GPU memory is taken."""
     return Health(
         (
             _onepass(),
+            _settings(),
             _system(),
             _torch(),
             _compile(),
@@ -209,14 +214,37 @@ def _nvrtc() -> Check:
     return Check("NVRTC", State.MISSING, "not found", "To compile for GPUs: pip install 'onepass[cuda]'")
 
 
+def _settings() -> Check:
+    from onepass.errors import BadSetting
+    from onepass.settings import SETTINGS
+
+    wrong: list[BadSetting] = []
+    for setting in SETTINGS:
+        try:
+            setting.read()
+        except BadSetting as error:
+            wrong.append(error)
+    if wrong:
+        return Check(
+            "settings",
+            State.LESS,
+            *("; ".join(parts) for parts in zip(*((e.what(), e.advice()) for e in wrong), strict=True)),
+        )
+    given = [s.name for s in SETTINGS if os.environ.get(s.name)]
+    return Check("settings", State.OK, ", ".join(given) or "none set")
+
+
 def _host() -> Check:
-    from onepass.errors import NoCompiler
-    from onepass.runtime.hostcc import find_compiler
+    from onepass.errors import BadSetting, CompileError, NoCompiler
+    from onepass.runtime.hostcc import compile_shared, find_compiler
 
     try:
-        return Check("C++ compiler", State.OK, find_compiler().path)
-    except NoCompiler as error:
+        found = find_compiler()
+        with TemporaryDirectory() as folder:
+            compile_shared(_PROGRAM, Path(folder) / "one.so", name="a one-line program", compiler=found)
+    except (BadSetting, NoCompiler, CompileError) as error:
         return Check("C++ compiler", State.MISSING, error.what(), error.advice())
+    return Check("C++ compiler", State.OK, found.path)
 
 
 def _openmp() -> Check:
@@ -237,9 +265,14 @@ def _cache() -> Check:
             "cache", State.LESS, f"switched off by {settings.CACHE.name}", "Every process compiles anew."
         )
     folder = default_directory().absolute()
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if os.access(nearest, os.W_OK):
-        return Check("cache", State.OK, str(folder))
-    return Check(
-        "cache", State.LESS, f"{folder} can't be written", f"Set {settings.CACHE_DIR.name} to another folder."
-    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return Check("cache", State.OK, str(folder))
+    except OSError as error:
+        return Check(
+            "cache",
+            State.LESS,
+            f"{folder} can't be written: {error.strerror}",
+            f"Set {settings.CACHE_DIR.name} to another folder.",
+        )
