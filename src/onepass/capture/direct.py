@@ -98,6 +98,7 @@ class _Captured:
     guards: tuple[Any, ...] = ()  # conditions on sizes that the capture relied on, as sympy has them
 
     def holds_for(self, kind: tuple[Any, ...], tensors: Sequence[Tensor]) -> bool:
+        """Whether it was made for arguments of a kind and for tensors of such sizes and strides."""
         if self.kind != kind or self.run is None:
             return self.kind == kind
         known: dict[str, int] = {}
@@ -134,6 +135,10 @@ class _Direct:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function's result.
+
+        Raises: what `meet` raises, and what the function does.
+        """
         values = (*args, *kwargs.values()) if kwargs else args
         key: list[Any] = [len(args), *kwargs]
         tensors: list[Tensor] = []
@@ -180,6 +185,7 @@ class _Direct:
         return run(tensors) if run is not None else self.function(*args, **kwargs)
 
     def is_for_kernels(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> bool:
+        """Whether arguments are tensors in plain memory and constants, and kernels are wanted at all."""
         constants = [v for v in (*args, *kwargs.values()) if not isinstance(v, Tensor)]
         plain = all(t.layout is torch.strided and not t.is_neg() for t in tensors)
         return plain and is_constant(constants) and not settings.DISABLE.read()
@@ -207,6 +213,11 @@ class _Direct:
         kind: tuple[Any, ...],
         options: Options,
     ) -> _Captured:
+        """A capture made now, or one that leaves all of its kind to PyTorch, with a warning, after a failure of ours.
+
+        Raises: as `meet`; what the function raises where the arguments are at fault.
+        """
+
         def of_tensors(*given: Tensor) -> Any:
             left = iter(given)
             put = [next(left) if isinstance(v, Tensor) else v for v in (*args, *kwargs.values())]
@@ -231,6 +242,10 @@ class _Direct:
         kind: tuple[Any, ...],
         options: Options,
     ) -> _Captured:
+        """The function of tensors, traced with sizes as names, as kernels.
+
+        Raises: CannotFuse where they can't be all of it; whatever goes wrong.
+        """
         environment = ShapeEnv()
         mode = FakeTensorMode(shape_env=environment)
         fakes = [
