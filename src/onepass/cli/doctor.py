@@ -210,12 +210,12 @@ def _nvrtc() -> Check:
 
 
 def _host() -> Check:
-    from onepass.errors import BadSetting, NoCompiler
+    from onepass.errors import NoCompiler
     from onepass.runtime.hostcc import find_compiler
 
     try:
         return Check("C++ compiler", State.OK, find_compiler().path)
-    except (BadSetting, NoCompiler) as error:
+    except NoCompiler as error:
         return Check("C++ compiler", State.MISSING, error.what(), error.advice())
 
 

@@ -43,9 +43,8 @@ def compile_many(
 ) -> list[EmulatedKernel]:
     """Compile kernel texts in one go, each in a namespace of its own, so that names may repeat.
 
-    `prelude` is a text that they all begin with and that needs compiling only once. `arch` is what `__CUDA_ARCH__` says,
-    90 for sm_90. `fmad` contracts a * b + c to one rounding, as NVRTC does by default. Objects are kept by content in
-    `cache_dir`, or in a folder of this process.
+    `prelude` is a text that they all begin with and that needs compiling only once. `arch` is what `__CUDA_ARCH__` says, 90 for sm_90. `fmad` contracts a * b + c to one rounding, as NVRTC
+    does by default. Objects are kept by content in `cache_dir`, or in a folder of this process.
 
     Raises: CompileError with the compiler's message, NoCompiler.
     """
