@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+from uuid import uuid4
 
 import torch
 
@@ -23,6 +24,10 @@ from onepass.plan.decision import REASONS
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Combinations of floats that a fused function stays compiled for; the oldest goes first, so that a float which never
+# comes again does not fill memory.
+MOST_FLOATS = 64
 
 
 def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
@@ -148,6 +153,9 @@ def _sum(parts: list[Totals]) -> Totals:
 def fuse(f: Callable[P, R]) -> Callable[P, R]:
     """A function that runs as onepass kernels entirely, or raises.
 
+    A Python float is a constant of the kernels: each new value compiles them anew. What changes from call to call is
+    better given as a tensor. Inside a compiled function ``f`` is a part of that.
+
     Raises: CannotFuse, naming the user's line, where something inside can't become part of a kernel.
 
     Example:
@@ -159,23 +167,49 @@ def fuse(f: Callable[P, R]) -> Callable[P, R]:
         0.0
     """
     name = getattr(f, "__qualname__", type(f).__name__)
-    compiled = torch.compile(f, backend=Backend(whole=name, keep=False), fullgraph=True)
+    backend = Backend(whole=name, keep=False)
+    by_floats: dict[tuple[str, ...], Callable[P, R]] = {}
 
     def fused(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            if any(type(value) is float for value in (*args, *kwargs.values())):
-                # Dynamo makes a float that changes a tensor of float64, for which there are no kernels.
-                with torch._dynamo.config.patch(specialize_float=True):
-                    return compiled(*args, **kwargs)
-            return compiled(*args, **kwargs)
-        except torch._dynamo.exc.Unsupported as error:
-            raise _unsupported(name, error) from error
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            if isinstance(error.inner_exception, OnepassError):
-                raise error.inner_exception from None
-            raise
+        if torch.compiler.is_compiling():
+            return f(*args, **kwargs)
+        floats = tuple(repr(v) if type(v) is float else "" for v in (*args, *kwargs.values()))
+        known = by_floats.get(floats)
+        if known is not None:
+            try:
+                return _whole(name, known, *args, **kwargs)
+            except (CannotFuse, torch._dynamo.exc.FailOnRecompileLimitHit):
+                pass  # maybe for what Dynamo remembers of other calls: it makes a float that changed a tensor of float64
+        fresh = _compiled_alone(f, backend)
+        result = _whole(name, fresh, *args, **kwargs)
+        if len(by_floats) >= MOST_FLOATS:
+            by_floats.pop(next(iter(by_floats)), None)
+        by_floats[floats] = fresh
+        return result
 
     return fused if isinstance(f, torch.nn.Module) else wraps(f)(fused)
+
+
+def _compiled_alone(f: Callable[P, R], backend: Backend) -> Callable[P, R]:
+    """A compiled function of which Dynamo remembers nothing: it keeps what it saw by a function's file, line and name."""
+
+    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        return f(*args, **kwargs)
+
+    alone.__code__ = alone.__code__.replace(co_name=f"alone_{uuid4().hex}")
+    return torch.compile(alone, backend=backend, fullgraph=True)
+
+
+def _whole(name: str, compiled: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Calls a compiled function; what Dynamo says of it is told as what can't be fused."""
+    try:
+        return compiled(*args, **kwargs)
+    except torch._dynamo.exc.Unsupported as error:
+        raise _unsupported(name, error) from error
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        if isinstance(error.inner_exception, OnepassError):
+            raise error.inner_exception from None
+        raise
 
 
 def _unsupported(name: str, error: torch._dynamo.exc.Unsupported) -> CannotFuse:

@@ -63,7 +63,8 @@ def rms_norm(
     """x · rstd · weight over the last dimensions, rstd = 1 / √(mean(x²) + eps).
 
     Shapes: x (…, *normalized_shape); weight normalized_shape.
-    Numerics: the mean square in fp32; eps is the dtype's machine epsilon unless given.
+    Numerics: the mean square in fp32; eps, unless given, is the machine epsilon of the dtype that PyTorch computes in:
+    fp32's for fp32, bf16 and fp16.
 
     Example:
         >>> import torch, onepass.functional as OF

@@ -25,6 +25,7 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        """The LayerNorm of a tensor."""
         return OF.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -42,6 +43,7 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """The RMSNorm of a tensor."""
         return OF.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
@@ -63,6 +65,7 @@ class AddLayerNorm(nn.LayerNorm):
         super().__init__(size, eps, **options)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """The norm, and the sum."""
         return OF.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
 
@@ -84,6 +87,7 @@ class AddRMSNorm(nn.RMSNorm):
         super().__init__(size, eps, **options)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """The norm, and the sum."""
         return OF.add_rms_norm(x, residual, self.weight, self.eps)
 
 
@@ -105,4 +109,5 @@ class GELUAddLayerNorm(nn.LayerNorm):
         self.approximate = approximate
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:  # type: ignore[override]
+        """The norm."""
         return OF.gelu_add_layer_norm(x, residual, self.weight, self.bias, self.eps, self.approximate)

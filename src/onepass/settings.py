@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from .errors import BadSetting
+from onepass.errors import BadSetting
 
 T = TypeVar("T")
 

@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import onepass
 from onepass.analysis.report import WIDTH, Report
+from onepass.capture.backend import Backend
+from onepass.capture.measure import kernel_times
 from onepass.capture.options import Options
 from onepass.cli.target import load
 from onepass.plan.decision import REASONS
@@ -305,3 +307,21 @@ def test_nothing_to_fuse() -> None:
 def test_a_function_that_fails_says_so_itself() -> None:
     with pytest.raises(RuntimeError, match="size"):
         onepass.explain(lambda x: x.view(7), torch.randn(8))
+
+
+def test_timing_leaves_the_program_as_it_was() -> None:
+    backend = Backend()
+    compiled, x = torch.compile(F.gelu, backend=backend), torch.randn(4, 9)
+    with torch.no_grad():
+        compiled(x)
+        (program,) = backend.compiled
+        before = dict(program.scope)
+
+        def fails() -> None:
+            assert program.scope[program.launchers[0]] is not before[program.launchers[0]]
+            compiled(x)
+            raise KeyError("stopped")
+
+        with pytest.raises(KeyError, match="stopped"):
+            kernel_times([program], fails)
+    assert program.scope == before

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from onepass.errors import CompileError, LoadError, NoCompiler
-from onepass.runtime import hostcc
-from onepass.runtime.cache import DiskCache
+from onepass.capture.direct import direct
+from onepass.codegen.emit import Source
+from onepass.errors import BadSetting, CompileError, LoadError, NoCompiler
+from onepass.runtime import hostcc, load
+from onepass.runtime.cache import DiskCache, Entry
 from onepass.runtime.launch_cpu import load_kernel
+from onepass.runtime.nvrtc import Resources
 
 ADD = 'extern "C" int add(int a, int b) { return a + b; }\n'
 
@@ -38,11 +44,40 @@ def test_a_refused_source_shows_numbered_lines_and_the_message(tmp_path: Path) -
 def test_without_a_compiler_the_error_names_what_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setenv("CXX", "c++-from-nowhere")
-    monkeypatch.setenv("ONEPASS_CXX", "another")
     with pytest.raises(NoCompiler) as caught:
         hostcc.find_compiler()
-    assert caught.value.looked_for == ("another", "c++-from-nowhere", "g++", "clang++")
+    assert caught.value.looked_for == ("c++-from-nowhere", "g++", "clang++")
     assert "apt-get install g++" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["nowhere", "no program", "a folder"])
+def test_a_named_compiler_that_is_not_there_is_an_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one would be taken in silence; also with PyTorch to fall back on."""
+    named = tmp_path / "cxx"
+    if kind == "no program":
+        named.write_text("text")
+    elif kind == "a folder":
+        named.mkdir()
+    monkeypatch.setenv("ONEPASS_CXX", str(named))
+    monkeypatch.setenv("ONEPASS_STRICT", "0")
+    for call in (
+        hostcc.find_compiler,
+        lambda: hostcc.compile_shared(ADD, tmp_path / "add.so", name="add"),
+        lambda: hostcc.compile_cached(ADD, name="add", cache=DiskCache(tmp_path / "cache")),
+        lambda: load_kernel(ADD, "add", cache=DiskCache(tmp_path / "cache")),
+    ):
+        with pytest.raises(BadSetting, match=f"ONEPASS_CXX='{named}'.*\n.*Unset ONEPASS_CXX"):
+            call()
+    with torch.no_grad(), pytest.raises(BadSetting, match="ONEPASS_CXX"):
+        direct(lambda x: x.exp() * 0.1234)(torch.randn(3, 5))
+
+
+def test_a_compiler_of_other_programs_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = hostcc.find_compiler()
+    monkeypatch.setenv("CXX", "no-such-ccache g++")
+    assert hostcc.find_compiler() == expected
 
 
 def test_the_named_compiler_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +104,42 @@ def test_the_cache_knows_another_compiler_and_other_flags(
     assert not hostcc.compile_cached(ADD, name="add", cache=cache).hit
     monkeypatch.setenv("ONEPASS_CXX_FLAGS", "-DX=1")
     assert not hostcc.compile_cached(ADD, name="add", cache=cache).hit
+
+
+class Cleared(DiskCache):
+    """A cache that another process clears after each of the first calls, ``times`` of them."""
+
+    times = 1
+
+    def get_or_build(self, *given: Any) -> Entry:
+        entry = super().get_or_build(*given)
+        if self.times:
+            self.times -= 1
+            self.clear()
+        return entry
+
+
+def test_an_entry_cleared_before_it_is_loaded_is_built_again(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel = load_kernel(ADD, "add", cache=Cleared(tmp_path))
+    assert kernel.entry.path.exists()
+    never = Cleared(tmp_path / "other")
+    never.times = 9
+    with pytest.raises(LoadError, match="add"):
+        load_kernel(ADD, "add", cache=never)
+
+
+def test_machine_code_cleared_before_it_is_read_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cubin = load.Binary(b"machine code", Resources(8, 0, 0, 0))
+    monkeypatch.setattr(load, "compile_cubin", lambda *_: cubin)
+    monkeypatch.setattr(load, "version", lambda arch: "13.0")
+    cache = Cleared(tmp_path)
+    monkeypatch.setattr(load, "open_cache", lambda: cache)
+    assert load.binary(Source("k", "text", ()), "sm_90") == cubin
+    assert cache.counters.misses == 2
 
 
 def test_a_missing_function_is_a_load_error(tmp_path: Path) -> None:

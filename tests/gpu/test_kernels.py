@@ -68,8 +68,10 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     return e if e == e else float("inf")
 
 
-def check(f: Callable[..., Any], *args: torch.Tensor, slack: float = 2.0, floor: float = 8.0) -> Backend:
-    """At most ``slack`` times eager's own error, or ``floor`` roundings of the result."""
+def check(
+    f: Callable[..., Any], *args: torch.Tensor, slack: float = 2.0, floor: float = 8.0, kernels: bool = True
+) -> Backend:
+    """At most ``slack`` times eager's own error, or ``floor`` roundings of the result; in kernels, or in none."""
     run, backend = compiled(f)
     with torch.no_grad():
         before = [a.clone() for a in args]
@@ -84,7 +86,7 @@ def check(f: Callable[..., Any], *args: torch.Tensor, slack: float = 2.0, floor:
         assert g.stride() == e.stride()
         bound = max(slack * error(e, w), floor * torch.finfo(g.dtype).eps / 2)
         assert error(g, w) <= bound
-    assert any(c.plan.kernels for c in backend.compiled), "nothing was fused"
+    assert any(c.plan.kernels for c in backend.compiled) is kernels
     return backend
 
 
@@ -105,9 +107,7 @@ def test_rows(f: Callable[..., Any], dtype: torch.dtype, cols: int) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 3, 131, 133, 65535, 65536])
 def test_row_counts(rows: int) -> None:
     x = torch.randn(rows, 256, device="cuda", dtype=torch.bfloat16)
-    run, _ = compiled(lambda t: F.softmax(t, -1))
-    with torch.no_grad():
-        assert torch.allclose(run(x).float(), F.softmax(x, -1).float(), atol=4e-3)
+    check(lambda t: F.softmax(t, -1), x, kernels=rows > 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -206,6 +206,9 @@ def test_long_rows_and_more_than_two_to_the_31() -> None:
     run, _ = compiled(lambda t: F.softmax(t, -1))
     with torch.no_grad():
         out = run(x)
-    assert error(out[-2:], F.softmax(x[-2:].double(), -1)) < 4e-3
-    assert error(out[:2], F.softmax(x[:2].double(), -1)) < 4e-3
-    assert not out.isnan().any()
+    rounding = torch.finfo(torch.bfloat16).eps / 2
+    for place in (slice(2), slice(-2, None)):
+        assert error(out[place], F.softmax(x[place].double(), -1)) <= 2 * rounding
+    # Every row: roundings of 4096 terms of either sign add up to less than one of the sum.
+    sums = torch.cat([part.sum(-1, dtype=torch.float32) for part in out.split(65536)])
+    assert (sums - 1).abs().max().item() <= rounding  # NaN fails

@@ -17,7 +17,7 @@ from baselines import Absent, call_of
 from cases import Inputs, Point, Targets
 from measure import ROOF, Measured
 
-# As DESIGN has them: whoever reads rows relies on these, in this order.
+# Whoever reads rows relies on these, in this order.
 KEYS = [
     "case",
     "direction",
@@ -54,7 +54,7 @@ def test_every_suite_is_complete() -> None:
 
 
 def test_the_acceptance_points_are_there() -> None:
-    """Issue 2, lines 5 and 6: 60 points on the H200, 18 on the CPU, with what is asked of each."""
+    """60 points on the H200, 18 on the CPU, with what is asked of each: shares of the roof and of the fastest other."""
     gpu, cpu = (cases.suites()[name].points for name in ("h200-forward", "cpu-forward"))
     assert len(gpu) == 60 and len(cpu) == 18
     assert all(p.tensor_bytes == 512 << 20 and p.targets.of_peers == 0.97 for p in gpu)

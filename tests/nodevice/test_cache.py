@@ -206,6 +206,36 @@ def test_clear_removes_all_entries(cache: DiskCache) -> None:
     assert cache.entries() == []
 
 
+@pytest.mark.parametrize("call", ["get_or_build", "size_bytes"])
+def test_clearing_while_another_reads_is_no_damage(
+    call: str, cache: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Builder()
+    cache.get_or_build(KEY, ".so", build)
+    read, stat = Path.read_bytes, Path.stat
+
+    def read_then_clear(path: Path) -> bytes:
+        content = read(path)
+        if path.suffix == ".json":
+            cache.clear()
+        return content
+
+    def clear_then_stat(path: Path, **given: Any) -> os.stat_result:
+        if path.suffix == ".so":
+            path.unlink(missing_ok=True)
+        return stat(path, **given)
+
+    with warnings.catch_warnings(), monkeypatch.context() as patch:
+        warnings.simplefilter("error")
+        if call == "size_bytes":
+            patch.setattr(Path, "stat", clear_then_stat)
+            assert cache.size_bytes() < 1000
+        else:
+            patch.setattr(Path, "read_bytes", read_then_clear)
+            assert not cache.get_or_build(KEY, ".so", build).hit
+    assert cache.counters.bad_entries == 0
+
+
 def test_the_directory_is_read_from_the_environment_at_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

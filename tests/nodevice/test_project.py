@@ -56,3 +56,25 @@ def test_ci_runs_what_the_readme_says() -> None:
     assert "make test" in ci
     assert "make check" in ci
     assert re.search(r"^make test$", readme, re.MULTILINE)
+
+
+# A number of an issue, or a file that is not here, tells a reader nothing.
+ELSEWHERE = re.compile(r"\bissue (#?\d|asks)|\bas (DESIGN|SPEC) ", re.IGNORECASE)
+
+
+def test_texts_refer_to_what_is_in_the_repository() -> None:
+    folders = ("src", "tests", "benchmarks", "docs", "examples", "tools")
+    files = [
+        p
+        for f in folders
+        for p in (ROOT / f).rglob("*")
+        if p.suffix in (".py", ".md", ".toml", ".cuh", ".hpp")
+    ]
+    assert len(files) > 100
+    found = [
+        p.name
+        for p in (*files, *ROOT.glob("*.md"))
+        if p != Path(__file__) and ELSEWHERE.search(p.read_text())
+    ]
+    assert not found
+    assert ELSEWHERE.search("what the issue asks of it") and ELSEWHERE.search("Issue 2, lines 5 and 6")

@@ -82,6 +82,18 @@ def test_an_upward_import_would_be_seen() -> None:
     assert names_in(tree, "plan/choose.py") == ["codegen", "runtime", "cli"]
 
 
+@pytest.mark.parametrize("file", FILES)
+def test_imports_are_written_in_full_and_of_no_test_library(file: str) -> None:
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"line {node.lineno}"
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            assert not [n for n in names if n.split(".")[0] in ("unittest", "pytest", "hypothesis")], (
+                node.lineno
+            )
+
+
 def names_in(text: str, file: str) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{__name__}.parsed", lambda file: ast.parse(text))

@@ -25,7 +25,7 @@ from onepass.capture.backend import boxed, compile_graph
 from onepass.capture.options import Options
 from onepass.capture.sizes import size
 from onepass.capture.whole import require_whole, user_line
-from onepass.errors import BadSetting, CannotFuse, LeftToPyTorch
+from onepass.errors import BadOption, BadSetting, CannotFuse, LeftToPyTorch
 from onepass.ir.symbol import Poly, Size
 
 P = ParamSpec("P")
@@ -34,6 +34,12 @@ Run = Callable[[list[Tensor]], Any]
 
 # Shapes a function remembers before it forgets them all; each takes some hundred bytes.
 MOST_SHAPES = 4096
+# Captures a function keeps; the one used longest ago goes first. Each takes some 20 KB, and 50 ms to make anew when its
+# kernel is in the cache (softmax of 90 shapes, Zen 3, 2026-11-30).
+MOST_CAPTURES = 128
+
+# What kernels are made for besides tensors. Any other argument is a tracer's stand-in for a value, or a mistake.
+_CONSTANTS = (int, float, str, type(None), torch.dtype)
 
 # Looked up once: a call has a few microseconds.
 _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
@@ -46,8 +52,9 @@ def direct(f: Callable[P, R]) -> Callable[P, R]:
     """A function of tensors and constants, and of nothing else, as kernels that are launched without Dynamo.
 
     It runs as it is written where kernels can't stand in for PyTorch's own ops: when gradients are needed, for tensor
-    subclasses, and while something traces, watches or changes single ops. Rows, the product of all sizes but the
-    last, may change freely; the last is part of what a kernel is made for.
+    subclasses and tensors that are not plain memory, while something traces, watches or changes single ops, and where
+    one of its ops is denied. Rows, the product of all sizes but the last, may change freely; the last is part of what a
+    kernel is made for. Settings hold for the captures made while they are set, as with a compiled graph.
 
     Raises: CannotFuse where something inside can't become part of a kernel.
     """
@@ -73,16 +80,27 @@ def is_watched() -> bool:
     )
 
 
-@dataclass(frozen=True)
+def is_constant(value: Any) -> bool:
+    """Whether a kernel can be made for a value: numbers, names, dtypes, and sequences of them."""
+    if isinstance(value, (tuple, list)):
+        return all(map(is_constant, value))
+    return isinstance(value, _CONSTANTS)
+
+
+@dataclass(frozen=True, eq=False)
 class _Captured:
-    """One capture: how to run it, and the arguments it holds for."""
+    """One capture: how to run it, and the arguments it holds for. Without ``run`` all of its kind run in PyTorch."""
 
-    run: Run
-    shapes: tuple[tuple[Size, ...], ...]
-    strides: tuple[tuple[Size, ...] | None, ...]  # None: contiguous
-    guards: tuple[Any, ...]  # conditions on sizes that the capture relied on, as sympy has them
+    kind: tuple[Any, ...]
+    run: Run | None = None
+    shapes: tuple[tuple[Size, ...], ...] = ()
+    strides: tuple[tuple[Size, ...] | None, ...] = ()  # None: contiguous
+    guards: tuple[Any, ...] = ()  # conditions on sizes that the capture relied on, as sympy has them
 
-    def holds_for(self, tensors: Sequence[Tensor]) -> bool:
+    def holds_for(self, kind: tuple[Any, ...], tensors: Sequence[Tensor]) -> bool:
+        """Whether it was made for arguments of a kind and for tensors of such sizes and strides."""
+        if self.kind != kind or self.run is None:
+            return self.kind == kind
         known: dict[str, int] = {}
         for sizes, strides, tensor in zip(self.shapes, self.strides, tensors, strict=True):
             if not _fits(sizes, tensor.shape, known):
@@ -108,83 +126,126 @@ def _fits(expected: Sequence[Size], found: Sequence[int], known: dict[str, int])
 
 @dataclass
 class _Direct:
-    """The captures of one function, by exact arguments for speed and by kind of arguments for finding them."""
+    """The captures of one function, and which of them to run for arguments met before."""
 
     function: Callable[..., Any]
     name: str
     by_arguments: dict[tuple[Any, ...], Run] = field(default_factory=dict)
-    by_kind: dict[tuple[Any, ...], list[_Captured]] = field(default_factory=dict)
+    captures: list[_Captured] = field(default_factory=list)  # the one used last is the last
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function's result.
+
+        Raises: what `meet` raises, and what the function does.
+        """
         values = (*args, *kwargs.values()) if kwargs else args
         key: list[Any] = [len(args), *kwargs]
         tensors: list[Tensor] = []
         differentiable = False
-        for value in values:
-            kind = type(value)
-            if kind is Tensor or kind is Parameter:
-                tensors.append(value)
-                differentiable = differentiable or value.requires_grad
-                key += (value.dtype, value.device, value.shape, value.is_contiguous() or value.stride())
-            elif isinstance(value, Tensor):
+        try:
+            for value in values:
+                kind = type(value)
+                if kind is Tensor or kind is Parameter:
+                    tensors.append(value)
+                    differentiable = differentiable or value.requires_grad
+                    key += (value.dtype, value.device, value.shape, value.is_contiguous() or value.stride())
+                    key += (value.layout, value.is_neg())
+                elif isinstance(value, Tensor):
+                    return self.function(*args, **kwargs)
+                else:
+                    key += (kind, tuple(value) if kind is list else value)
+            if (differentiable and _is_grad_enabled()) or is_watched():
                 return self.function(*args, **kwargs)
-            else:
-                key += (kind, tuple(value) if kind is list else value)
-        if (differentiable and _is_grad_enabled()) or is_watched():
+            if _is_autocast_enabled():
+                key += _autocast()
+            held = tuple(key)
+            run = self.by_arguments.get(held)
+        except (TypeError, RuntimeError):  # no strides, no hash: neither a plain tensor nor a constant
+            run = held = None
+        if held is None:
             return self.function(*args, **kwargs)
-        if _is_autocast_enabled():
-            key += _autocast()
-        held = tuple(key)
-        run = self.by_arguments.get(held)
-        return (run or self.find(args, kwargs, tensors, held))(tensors)
+        return run(tensors) if run is not None else self.meet(args, kwargs, tensors, held)
 
-    def find(
+    def meet(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], key: tuple[Any, ...]
-    ) -> Run:
-        """The capture for arguments not met before; a new one if none holds for them.
+    ) -> Any:
+        """The result for arguments that no kernel is remembered for.
 
-        Raises: CannotFuse, BadSetting; with ONEPASS_STRICT whatever goes wrong.
+        Raises: CannotFuse, BadOption, BadSetting; with ONEPASS_STRICT whatever goes wrong.
         """
-        with self.lock:
-            captures = self.by_kind.setdefault(_kind(args, kwargs), [])
-            held = next((c for c in captures if c.holds_for(tensors)), None)
-            if held is None:
-                held = self.capture(args, kwargs, tensors)
-                captures.append(held)
-            if len(self.by_arguments) >= MOST_SHAPES:
-                self.by_arguments.clear()
-            self.by_arguments[key] = held.run
+        run = None
+        if self.is_for_kernels(args, kwargs, tensors):
+            with self.lock:
+                run = self.find(args, kwargs, tensors)
+                if run is not None:
+                    if len(self.by_arguments) >= MOST_SHAPES:
+                        self.by_arguments.clear()
+                    self.by_arguments[key] = run
+        return run(tensors) if run is not None else self.function(*args, **kwargs)
+
+    def is_for_kernels(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> bool:
+        """Whether arguments are tensors in plain memory and constants, and kernels are wanted at all."""
+        constants = [v for v in (*args, *kwargs.values()) if not isinstance(v, Tensor)]
+        plain = all(t.layout is torch.strided and not t.is_neg() for t in tensors)
+        return plain and is_constant(constants) and not settings.DISABLE.read()
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Run | None:
+        """How the capture that holds for arguments runs, a new one if none does; None where PyTorch is to run them."""
+        options = Options()
+        kind = (options, *_kind(args, kwargs))
+        held = next((c for c in self.captures if c.holds_for(kind, tensors)), None)
+        if held is None:
+            held = self.capture(args, kwargs, tensors, kind, options)
+        else:
+            self.captures.remove(held)
+        self.captures.append(held)
+        if len(self.captures) > MOST_CAPTURES:
+            del self.captures[0]
+            self.by_arguments.clear()  # it may hold the one that went
         return held.run
 
-    def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> _Captured:
+    def capture(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[Tensor],
+        kind: tuple[Any, ...],
+        options: Options,
+    ) -> _Captured:
+        """A capture made now, or one that leaves all of its kind to PyTorch, with a warning, after a failure of ours.
+
+        Raises: as `meet`; what the function raises where the arguments are at fault.
+        """
+
         def of_tensors(*given: Tensor) -> Any:
             left = iter(given)
             put = [next(left) if isinstance(v, Tensor) else v for v in (*args, *kwargs.values())]
             return self.function(*put[: len(args)], **dict(zip(kwargs, put[len(args) :], strict=True)))
 
-        def run_plainly(given: list[Tensor]) -> Any:
-            return of_tensors(*given)
-
-        exact = _Captured(
-            run_plainly, tuple(tuple(t.shape) for t in tensors), tuple(tuple(t.stride()) for t in tensors), ()
-        )
-        if settings.DISABLE.read():
-            return exact
-        options = Options()
         try:
-            return self.compile(of_tensors, tensors, options)
-        except (CannotFuse, BadSetting):
+            return self.compile(of_tensors, tensors, kind, options)
+        except (CannotFuse, BadOption, BadSetting):
             raise
-        except Exception as error:  # the user's program must run whatever is wrong with ours
-            if options.strict:
-                raise
-            warnings.warn(LeftToPyTorch.after(self.name, error), stacklevel=2)
-            return exact
+        except Exception as error:  # noqa: BLE001 - the user's program must run whatever is wrong with ours
+            failure = error
+        self.function(*args, **kwargs)  # raises here, in PyTorch's words, if the arguments are what is wrong
+        if options.strict:
+            raise failure
+        warnings.warn(LeftToPyTorch.after(self.name, failure), stacklevel=2)
+        return _Captured(kind)
 
     def compile(
-        self, of_tensors: Callable[..., Any], tensors: Sequence[Tensor], options: Options
+        self,
+        of_tensors: Callable[..., Any],
+        tensors: Sequence[Tensor],
+        kind: tuple[Any, ...],
+        options: Options,
     ) -> _Captured:
+        """The function of tensors, traced with sizes as names, as kernels.
+
+        Raises: CannotFuse where they can't be all of it; whatever goes wrong.
+        """
         environment = ShapeEnv()
         mode = FakeTensorMode(shape_env=environment)
         fakes = [
@@ -193,9 +254,12 @@ class _Direct:
         ]
         graph, single = trace(of_tensors, fakes)
         compiled = compile_graph(graph, options)
+        if any(call.reason.startswith("denied") for call in compiled.plan.calls):
+            return _Captured(kind)
         require_whole(compiled.plan, graph, self.name, callers_line())
         run = compiled.run
         return _Captured(
+            kind,
             (lambda given: run(given)[0]) if single else run,
             tuple(tuple(map(size, fake.shape)) for fake in fakes),
             tuple(

@@ -19,7 +19,10 @@ _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
 def require_whole(plan: Plan, graph: GraphModule, function: str, line: str = "") -> None:
-    """Raises: CannotFuse for the first op of a plan that stays with PyTorch; ``line`` is the user's if known."""
+    """Checks that nothing of a plan that moves or computes something stays with PyTorch; ``line`` is the user's if known.
+
+    Raises: CannotFuse for the first op that does.
+    """
     nodes = {node.name: node for node in graph.graph.nodes}
     for call in plan.calls:
         node = nodes[call.name]

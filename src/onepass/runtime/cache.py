@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from .. import settings
-from ..errors import NoCacheSpace
+from onepass import settings
+from onepass.errors import LoadError, NoCacheSpace
 
 SCHEMA = 1  # of the files here, and of what a kernel expects of its caller: part of every key
 
 Build = Callable[[Path], Mapping[str, Any]]
+T = TypeVar("T")
 
 
 class CacheWarning(UserWarning):
@@ -100,6 +101,8 @@ class DiskCache:
                 return Entry(binary, kept["metadata"], True)
             fault = "its checksum does not match"
         except (OSError, ValueError, KeyError, TypeError) as e:
+            if not record.exists():  # another process clears the cache
+                return None
             fault = f"it cannot be read ({e})"
         self._discard(binary, record, fault)
         return None
@@ -134,7 +137,11 @@ class DiskCache:
 
     def size_bytes(self) -> int:
         """The bytes all files of the cache take."""
-        return sum(p.stat().st_size for p in self.directory.glob("v*/*/*") if p.is_file())
+        total = 0
+        for path in self.directory.glob("v*/*/*"):
+            with suppress(FileNotFoundError):  # another process clears the cache
+                total += path.stat().st_size
+        return total
 
     def clear(self) -> int:
         """Remove every entry and return how many binaries that were. Kernels already loaded go on working."""
@@ -236,6 +243,17 @@ def _write_atomically(path: Path, content: bytes) -> None:
         with suppress(OSError):
             os.unlink(name)
         raise
+
+
+def with_entry(find: Callable[[], Entry], use: Callable[[Entry], T]) -> T:
+    """What ``use`` makes of the entry that ``find`` gives; one that another process removed meanwhile is found again."""
+    entry = find()
+    try:
+        return use(entry)
+    except (OSError, LoadError):
+        if entry.path.exists():
+            raise
+    return use(find())
 
 
 def open_cache() -> DiskCache:

@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .. import settings
-from ..errors import CompileError, NoCompiler
-from .cache import DiskCache, Entry, cache_key
+from onepass import settings
+from onepass.errors import BadSetting, CompileError, NoCompiler
+from onepass.runtime.cache import DiskCache, Entry, cache_key
 
 # Each flag with its reason:
 #   -O3 -march=native      kernels are compiled where they run; the cache key holds the processor's features.
@@ -61,21 +61,26 @@ class HostCompiler:
 
 
 def candidates() -> tuple[str, ...]:
-    """The compilers looked for, in order."""
-    named = [settings.CXX.read(), os.environ.get("CXX", "").strip() or None]
-    return tuple(dict.fromkeys([n for n in named if n] + ["g++", "clang++"]))
+    """The compilers looked for, in order: what ONEPASS_CXX names, and where it is not set CXX, g++, clang++."""
+    named = settings.CXX.read()
+    if named:
+        return (named,)
+    return tuple(dict.fromkeys(n for n in (os.environ.get("CXX", "").strip(), "g++", "clang++") if n))
 
 
 def find_compiler() -> HostCompiler:
-    """Find the host compiler: ONEPASS_CXX, CXX, g++, clang++.
+    """Find the host compiler.
 
-    Raises: NoCompiler if none of them is there.
+    Raises: BadSetting if the one that ONEPASS_CXX names is not there, NoCompiler if none is. CXX may be set for other
+    programs, even to a command with arguments: one that is not there is passed over.
     """
     looked_for = candidates()
     for name in looked_for:
         path = shutil.which(name)
         if path:
             return HostCompiler(path, _identity(path))
+    if settings.CXX.read():
+        raise BadSetting(settings.CXX.name, looked_for[0], "a program that can be run")
     raise NoCompiler(looked_for)
 
 
@@ -117,7 +122,7 @@ def compile_shared(
 ) -> None:
     """Compile one C++ source text to a shared object at `output`.
 
-    Raises: NoCompiler if there is none, CompileError with the numbered lines and the message if it refuses.
+    Raises: BadSetting, NoCompiler if there is none, CompileError with the numbered lines and the message if it refuses.
     """
     cc = compiler or find_compiler()
     command = cc.command(output, options)
@@ -139,7 +144,7 @@ def compile_cached(
 ) -> Entry:
     """Compile one C++ source text, or take it from the cache; `metadata` is kept beside it.
 
-    Raises: NoCompiler, CompileError.
+    Raises: BadSetting, NoCompiler, CompileError.
     """
     cc = find_compiler()
     all_options = (*FLAGS, *options, *settings.CXX_FLAGS.read())

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import torch
 
-from ..codegen.cpu_prelude import cpu_driver
-from ..errors import LoadError
-from .cache import DiskCache, Entry
-from .hostcc import compile_cached
+from onepass.codegen.cpu_prelude import cpu_driver
+from onepass.errors import LoadError
+from onepass.runtime.cache import DiskCache, Entry, with_entry
+from onepass.runtime.hostcc import compile_cached
 
 # A thread is worth starting for this many bytes read and written. Starting a second one costs 2.4 us: two
 # pay from 512 KiB on for a kernel that only copies out of the cache, from 64 KiB on for one that computes a
@@ -92,16 +92,21 @@ class CpuKernel:
 def load_driver(cache: DiskCache) -> ctypes.CDLL:
     """Compile the driver or take it from the cache, and load it.
 
-    Raises: NoCompiler, CompileError, LoadError.
+    Raises: BadSetting, NoCompiler, CompileError, LoadError.
     """
-    return _load(compile_cached(cpu_driver(), name="onepass_run", cache=cache).path, "onepass_run")
+    return _load(cpu_driver(), "onepass_run", cache)[1]
 
 
-def _load(path: Path, name: str) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as e:
-        raise LoadError(name, str(path), str(e)) from e
+def _load(
+    source: str, name: str, cache: DiskCache, metadata: Mapping[str, Any] | None = None
+) -> tuple[Entry, ctypes.CDLL]:
+    def load(entry: Entry) -> tuple[Entry, ctypes.CDLL]:
+        try:
+            return entry, ctypes.CDLL(str(entry.path))
+        except OSError as e:
+            raise LoadError(name, str(entry.path), str(e)) from e
+
+    return with_entry(lambda: compile_cached(source, name=name, cache=cache, metadata=metadata), load)
 
 
 def load_kernel(
@@ -109,10 +114,9 @@ def load_kernel(
 ) -> CpuKernel:
     """Compile the kernel `name` or take it from the cache, and load it; `metadata` is kept beside it.
 
-    Raises: NoCompiler, CompileError, LoadError.
+    Raises: BadSetting, NoCompiler, CompileError, LoadError.
     """
-    entry = compile_cached(source, name=name, cache=cache, metadata=metadata)
-    library = _load(entry.path, name)
+    entry, library = _load(source, name, cache, metadata)
     try:
         kernel = _address(getattr(library, name))
     except AttributeError as e:

@@ -23,6 +23,7 @@ def driver() -> ctypes.CDLL:
 
 
 def check(code: int, call: str) -> None:
+    """Raises: DriverError for any code but 0 that a call of the driver gave."""
     if code:
         text = ctypes.c_char_p()
         driver().cuGetErrorString(code, ctypes.byref(text))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from onepass.codegen.emit import Source
-from onepass.runtime.cache import cache_key, open_cache
+from onepass.runtime.cache import Entry, cache_key, open_cache, with_entry
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
 from onepass.runtime.launch_cuda import CudaKernel
@@ -31,7 +31,10 @@ class Binary:
 
 
 def cpu_kernel(source: Source) -> CpuKernel:
-    """Raises: NoCompiler, CompileError, LoadError."""
+    """The kernel of a source for the CPU.
+
+    Raises: BadSetting, NoCompiler, CompileError, LoadError.
+    """
     with _lock:
         known = _cpu.get(source.text)
     if known is None:
@@ -45,7 +48,10 @@ def cpu_kernel(source: Source) -> CpuKernel:
 
 
 def binary(source: Source, arch: str) -> Binary:
-    """Raises: NoNvrtc, CompileError."""
+    """Machine code of a source for an architecture.
+
+    Raises: NoNvrtc, CompileError.
+    """
 
     def build(path: Any) -> dict[str, Any]:
         cubin = compile_cubin(source.text, source.name, arch)
@@ -53,12 +59,18 @@ def binary(source: Source, arch: str) -> Binary:
         path.write_bytes(cubin.code)
         return {"resources": cubin.resources.__dict__}
 
-    entry = open_cache().get_or_build(cache_key(source.text, OPTIONS, arch, version(arch)), ".cubin", build)
-    return Binary(entry.path.read_bytes(), Resources(**entry.metadata["resources"]))
+    def read(entry: Entry) -> Binary:
+        return Binary(entry.path.read_bytes(), Resources(**entry.metadata["resources"]))
+
+    cache, key = open_cache(), cache_key(source.text, OPTIONS, arch, version(arch))
+    return with_entry(lambda: cache.get_or_build(key, ".cubin", build), read)
 
 
 def cuda_kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> CudaKernel:
-    """Raises: NoNvrtc, CompileError, DriverError."""
+    """The kernel of a source on the current device, launched with blocks of ``threads``.
+
+    Raises: NoNvrtc, CompileError, DriverError.
+    """
     key = (source.text, arch)
     with _lock:
         known = _cuda.get(key)
