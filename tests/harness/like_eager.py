@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,22 +36,28 @@ def same(got: Any, expected: Any) -> None:
         assert got == expected
 
 
-def compiled_like_eager(f: Callable[..., Any], *inputs: Any, kernels: bool = True, **options: Any) -> Backend:
-    """Runs f on copies of the inputs in eager and compiled, twice, and writes into what came back."""
+def compiled_like_eager(
+    f: Callable[..., Any], *inputs: Any, kernels: bool = True, batch_of_one: bool = False, **options: Any
+) -> Backend:
+    """Runs f on copies of the inputs in eager and compiled, twice, and writes into what came back.
+
+    With ``batch_of_one`` then again on the first row of each input: sizes of one broadcast, and walk as any other.
+    """
     backend = Backend()
     compiled = torch.compile(f, backend=backend, **options)
-    ours, theirs = copies(inputs), copies(inputs)
-    launched = COUNTERS.launched
-    for _ in range(2):
-        got, expected = compiled(*ours), f(*theirs)
-        same(got, expected)
-        same(ours, theirs)
-    assert (COUNTERS.launched > launched) is kernels
-    written_alike((got, ours), (expected, theirs), own(f))
+    for given in (inputs, [x[:1] for x in inputs]) if batch_of_one else (inputs,):
+        ours, theirs = copies(given), copies(given)
+        launched = COUNTERS.launched
+        for _ in range(2):
+            got, expected = compiled(*ours), f(*theirs)
+            same(got, expected)
+            same(ours, theirs)
+        assert (COUNTERS.launched > launched) is kernels
+        written_alike((got, ours), (expected, theirs), own(f))
     return backend
 
 
-def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def copies(inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Clones; one tensor given twice stays one tensor."""
     known: dict[int, Any] = {}
     for x in inputs:
