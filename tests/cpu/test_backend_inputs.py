@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +13,11 @@ import torch
 from torch.nn import functional as F
 
 import onepass.capture.backend as backend_module
+from harness.like_eager import compiled_like_eager, same
 from onepass.capture.backend import GRADIENTS, Backend, onepass
 from onepass.capture.options import KEYS, MODES
 from onepass.errors import BadOption, CompileError, LeftToPyTorch
 from onepass.runtime.counters import COUNTERS
-
-# A few roundings of fp32, or one of bf16, on values near 1.
-TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float64: 1e-14}
 
 
 @pytest.fixture(autouse=True)
@@ -28,48 +26,6 @@ def fresh() -> Iterator[None]:
     torch.manual_seed(0)
     with torch.no_grad():
         yield
-
-
-def same(got: Any, expected: Any) -> None:
-    """Equal structure, types, dtypes and layouts; values within a few roundings, exactly where not floating."""
-    assert type(got) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        assert (got.dtype, got.shape, got.requires_grad) == (
-            expected.dtype,
-            expected.shape,
-            expected.requires_grad,
-        )
-        if got.layout is torch.strided:
-            assert got.stride() == expected.stride()
-        rounding = TOLERANCE.get(expected.dtype, 0.0)
-        torch.testing.assert_close(got, expected, rtol=rounding, atol=rounding, equal_nan=True)
-    elif isinstance(expected, (tuple, list)):
-        assert len(got) == len(expected)
-        for one, other in zip(got, expected, strict=True):
-            same(one, other)
-    else:
-        assert got == expected
-
-
-def compiled_like_eager(f: Callable[..., Any], *inputs: Any, kernels: bool = True, **options: Any) -> Backend:
-    """Runs f on copies of the inputs in eager and compiled, twice; results and inputs afterwards must agree."""
-    backend = Backend()
-    compiled = torch.compile(f, backend=backend, **options)
-    ours, theirs = copies(inputs), copies(inputs)
-    launched = COUNTERS.launched
-    for _ in range(2):
-        same(compiled(*ours), f(*theirs))
-        same(ours, theirs)
-    assert (COUNTERS.launched > launched) is kernels
-    return backend
-
-
-def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Clones; one tensor given twice stays one tensor."""
-    known: dict[int, Any] = {}
-    for x in inputs:
-        known.setdefault(id(x), x.clone() if isinstance(x, torch.Tensor) else x)
-    return tuple(known[id(x)] for x in inputs)
 
 
 def work(x: torch.Tensor) -> torch.Tensor:

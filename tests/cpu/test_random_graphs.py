@@ -41,7 +41,11 @@ GRAPHS = 63  # of a part, so that there are 500; each row is the reason for five
 EXAMPLES = 6  # for each row; the first is hypothesis's simplest graph, so five differ
 MOST_OPS = 12
 # Rows that no graph traced on the CPU holds; tests/cpu/test_ops.py runs them alone.
-UNTRACED = {"rms_norm": "PyTorch opens it on the CPU", "round_bf16": "no ATen op", "round_f16": "no ATen op"}
+UNTRACED = {
+    "rms_norm": "PyTorch opens it on the CPU",
+    "round_bf16": "a cast, and only where its value is used again",
+    "round_f16": "a cast, and only where its value is used again",
+}
 
 
 class Draws:

@@ -336,7 +336,9 @@ def exactly(text: str, kind: str = "", second: str = "", floats: bool = False) -
             if not second
             else w.beside(v, exact=True, kind=v.kind).name
             if second == "tensor"
-            else (str(w.number()) if v.kind == "float" else str(w.choose.integer(-3, 3)))
+            else str(w.number())
+            if v.kind == "float"
+            else str(w.choose.integer(0 if v.dtype == "uint8" else -3, 3))
         )
         w.line(text.format(v.name, other), True)
 
@@ -560,6 +562,8 @@ def arange(w: Writer) -> None:
 
 
 def integers(text: str) -> Step:
+    """Arithmetic is written for 64 bits: what wraps in fewer stays with PyTorch."""
+
     def step(w: Writer) -> None:
         pool = [v for v in w.pool if v.kind == "int"]
         v = w.pick(pool) if pool and w.chance(2) else w.input(w.float().shape, w.pick(INTS), 0, 9)
@@ -575,11 +579,11 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "to_float": (cast("{0}.to(dt('{1}'))"), integers("{0} * 0.5"), integers("{0} / {1}.clamp(1, 3)")),
     "to_int": (cast_exact("int64"),),
     "to_bool": (cast_exact("bool"),),
-    "add": (binary("{0} + {1}"), integers("{0} + {1}")),
+    "add": (binary("{0} + {1}"), integers("{0}.long() + {1}")),
     "sub": (binary("{0} - {1}"),),
-    "mul": (binary("{0} * {1}"), integers("{0} * {1}")),
+    "mul": (binary("{0} * {1}"), integers("{0}.long() * {1}")),
     "div": (binary("{0} / {1}", below=0.5, above=4.0),),
-    "neg": (exactly("-{0}"), unary("-{0}")),
+    "neg": (exactly("-{0}", "float"), unary("-{0}")),
     "abs": (exactly("{0}.abs()", "float"), unary("{0}.abs()")),
     "sign": (exactly("torch.sign({0})", "float"), exactly("torch.sgn({0})", "float")),
     "square": (unary("{0} ** 2", -30, 30), unary("torch.square({0})", -30, 30)),

@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from onepass.capture.sizes import size
 from onepass.ir.cluster import EagerOp
 from onepass.ir.symbol import Size, product
-from onepass.ops.table import COMPUTE_BOUND, GATHERS, VIEWS
+from onepass.ops.table import COMPUTE_BOUND, GATHERS, VIEWS, WRITES_BACK
 
 Bound = Literal["compute", "memory", "view", "none"]
 
@@ -39,7 +39,7 @@ def bound_of(node: Node, name: str) -> Bound:
 def _is_epilogue(node: Node, name: str) -> bool:
     """A copy into an input at the end of a graph stands for in-place ops, whose writes are counted as theirs."""
     target = node.args[0] if node.args else None
-    return name == "copy_.default" and isinstance(target, Node) and target.op == "placeholder"
+    return name in WRITES_BACK and isinstance(target, Node) and target.op == "placeholder"
 
 
 def _traffic(fake: torch.Tensor) -> tuple[Size, int]:

@@ -121,7 +121,7 @@ def compile_graph(graph: GraphModule, options: Options) -> Compiled:
 
     Raises: whatever goes wrong.
     """
-    captured = normalize(graph, fit, options.deny)
+    captured = normalize(graph, fit, options.deny, options.strict)
     plan = build(captured.program, hints(graph), fuel=options.fuel)
     return compile_runner(plan, captured)
 

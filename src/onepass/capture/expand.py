@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -12,6 +12,7 @@ from onepass.dtypes import Class, from_torch
 from onepass.ir.address import Dim, View, contiguous
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
 from onepass.ir.symbol import Poly, Size, product
+from onepass.ops.opdef import OpDef
 from onepass.ops.table import OPS
 
 
@@ -33,20 +34,27 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class _Constant:
-    """A tensor with one value everywhere: becomes a number wherever it is used."""
+class Filled:
+    """A tensor with one value everywhere: a number wherever ops compute with it.
+
+    ``memory`` is the same tensor as PyTorch makes it, for ops that read elements from places.
+    """
 
     shape: tuple[Size, ...]
     kind: Class
     value: Any
+    torch_dtype: torch.dtype
+    memory: Operand | None = None
 
 
 class Expansion:
     """The builder that `onepass.ops.composite` rows talk to. One instance makes one cluster."""
 
-    def __init__(self, name: str, shape: Sequence[Size]) -> None:
+    def __init__(self, name: str, shape: Sequence[Size], integers: torch.dtype = torch.int64) -> None:
+        """``integers`` is what PyTorch computes this op's integers in: kernels do in 64 bits, and nothing wraps."""
         self.name = name
         self.full = tuple(shape)
+        self.integers = integers
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.reduced_dims: tuple[int, ...] | None = None
@@ -62,6 +70,8 @@ class Expansion:
         kind = _common_kind(row.operands, [v.kind if isinstance(v, Operand) else v for v in values])
         if kind == "bool" and row.operands == "number":
             self.refuse("dtype: arithmetic on booleans")
+        if kind == "int" and self.integers is not torch.int64:
+            self._check_narrow(row, values)
         level: Level = "full" if any(self._is_full(v) for v in values) or not self._any(values) else "row"
         names = tuple(
             self._as(v, level, "bool" if row.operands == "condition" and i == 0 else kind)
@@ -74,6 +84,8 @@ class Expansion:
         return Operand(self.full if level == "full" else self._row_shape(), result, node=name, level=level)
 
     def reduce(self, op: str, x: Any, dims: list[int], keepdim: bool) -> Operand:
+        if isinstance(x, Filled):
+            self.refuse("constant: a reduction of a filled tensor")
         self._reduce_along(x, dims)
         value = self._value(x)
         name = self._add(Reduce(self._fresh(op), op, self._as(value, "full", "float")))
@@ -87,31 +99,45 @@ class Expansion:
     def count(self, x: Any, dims: list[int]) -> Size:
         return product(x.shape[d] for d in dims)
 
-    def cast(self, x: Any, dtype: torch.dtype) -> Operand:
+    def cast(self, x: Any, dtype: torch.dtype) -> Any:
+        """A cast that the program asks for, so what it loses is lost: results of other ops are not rounded."""
         target = from_torch(dtype)
         if target is None:
             self.refuse(f"dtype: {dtype}")
+        if isinstance(x, Filled):
+            return self.constant(x.shape, x.value, dtype)
         value = self._value(x)
         if target.kind == "int" and target.name != "int64":
             self.refuse(f"dtype: a cast to {dtype}")
+        same = isinstance(value, Operand) and value.torch_dtype == dtype
+        if dtype in _ROUNDING and not same:
+            return self.map(_ROUNDING[dtype], value)
         if isinstance(value, Operand) and value.kind == target.kind:
             return self.map("copy", value)
         return self.map(f"to_{target.kind}", value)
 
-    def constant(self, shape: Any, value: Any, dtype: torch.dtype) -> _Constant:
+    def constant(self, shape: Any, value: Any, dtype: torch.dtype) -> Filled:
         target = from_torch(dtype)
         if target is None:
             self.refuse(f"dtype: {dtype}")
-        convert = {"float": float, "int": int, "bool": bool}[target.kind]
-        return _Constant(
-            tuple(shape), target.kind, convert(value) if isinstance(value, (int, float, bool)) else value
-        )
+        if isinstance(value, (int, float, bool)):
+            try:
+                value = torch.tensor(value, dtype=dtype, device="cpu").item()
+            except (RuntimeError, OverflowError, ValueError):
+                self.refuse(f"constant: {value} is no {dtype}")
+        elif dtype in _ROUNDING or (target.kind == "int" and dtype is not torch.int64):
+            self.refuse(f"data-dependent value: a size as {dtype}")
+        return Filled(tuple(shape), target.kind, value, dtype)
 
     def iota(self, size: Size, start: Size, step: int) -> Operand:
+        if self.integers is not torch.int64:
+            for end in (start, start + size - 1):
+                self._check_fits(end)
         name = self._add(Iota(self._fresh("iota"), "full", contiguous(self.full), start))
         return Operand(self.full, "int", node=name)
 
-    def gather(self, table: Operand, index: Operand) -> Operand:
+    def gather(self, table: Operand | Filled, index: Operand | Filled) -> Operand:
+        table, index = self.in_memory(table), self.in_memory(index)
         if table.view is None or len(table.shape) != 2 or index.kind != "int" or table.tensor is None:
             self.refuse("unsupported op: a gather that is not rows of a table")
         walk = View((*((size, 0) for size in index.shape), table.view.dims[1]), table.view.offset)
@@ -137,25 +163,31 @@ class Expansion:
         )
         return Operand(self.full, table.kind, node=name)
 
-    def concatenate(self, pieces: list[Operand], dim: int) -> Operand:
+    def concatenate(self, pieces: list[Operand | Filled], dim: int) -> Operand:
         """Along the last dimension: each piece is read at the columns it covers."""
-        if len(pieces) == 1:
-            return self.map("copy", pieces[0])
-        names, bounds, at = [], [], 0
-        for piece in pieces:
+        found = [self.in_memory(p) for p in pieces]
+        if len(found) == 1:
+            return self.map("copy", found[0])
+        names, bounds, at = list[str](), list[int](), 0
+        kind = _common_kind("any", [p.kind for p in found])
+        for piece in found:
             width = piece.shape[-1]
             if not isinstance(width, int):
                 self.refuse("data-dependent shape: a concatenation of symbolic widths")
             dims, offset = _dims(piece), _offset(piece)
             view = View((*dims[:-1], (self.full[-1], dims[-1][1])), offset - at * dims[-1][1])
-            names.append(
-                self._load(Operand(self.full, piece.kind, piece.tensor, view), "full", (at, at + width))
-            )
+            part = self._load(Operand(self.full, piece.kind, piece.tensor, view), "full", (at, at + width))
+            names.append(part if piece.kind == kind else self._convert(part, "full", kind))
             at += width
             bounds.append(at)
-        kind = pieces[0].kind
         name = self._add(Select(self._fresh("cat"), "full", tuple(names), tuple(bounds), kind))
         return Operand(self.full, kind, node=name)
+
+    def in_memory(self, x: Operand | Filled) -> Operand:
+        """The operand as a tensor whose elements can be read from places."""
+        if isinstance(x, Operand):
+            return x
+        return x.memory or self.refuse("constant: a filled tensor that is nowhere in memory")
 
     def refuse(self, reason: str) -> NoReturn:
         raise Refused(reason)
@@ -183,6 +215,23 @@ class Expansion:
 
     # Inside
 
+    def _check_narrow(self, row: OpDef, values: list[Any]) -> None:
+        """What PyTorch computes in fewer than 64 bits wraps; an op that only chooses among its operands does not."""
+        if row.result == "same" and not row.chooses:
+            self.refuse(f"dtype: arithmetic that wraps, in {_named(self.integers)}")
+        for value in values:
+            if not isinstance(value, Operand):
+                self._check_fits(value)
+            elif value.kind == "int" and value.torch_dtype is not None:
+                bounds = torch.iinfo(value.torch_dtype)
+                self._check_fits(bounds.min)
+                self._check_fits(bounds.max)
+
+    def _check_fits(self, value: Any) -> None:
+        bounds = torch.iinfo(self.integers)
+        if not isinstance(value, int) or not bounds.min <= value <= bounds.max:
+            self.refuse(f"dtype: an integer that wraps, in {_named(self.integers)}")
+
     def _space(self) -> Space:
         if self.reduced_dims is None:
             return Space(product(self.full))
@@ -200,6 +249,8 @@ class Expansion:
                 self.refuse("space_mismatch: reduction of a value of another rank")
             if dims != list(range(dims[0], dims[0] + len(dims))) if dims else self.full:
                 self.refuse("unsupported op: reduction along dimensions that are not neighbours")
+            if any(x.shape[d] == 0 for d in dims):
+                self.refuse("unsupported op: a reduction of no elements")
             self.reduced_dims = tuple(dims)
         elif tuple(dims) != self.reduced_dims:
             self.refuse("space_mismatch: reductions along different dimensions")
@@ -208,12 +259,9 @@ class Expansion:
         assert self.reduced_dims is not None
         return tuple(1 if d in self.reduced_dims else size for d, size in enumerate(self.full))
 
-    def _value(self, x: Any) -> Any:
-        if isinstance(x, _Constant):
-            return x.value
-        if isinstance(x, Operand) and x.view is not None and x.tensor is not None and x.tensor.dtype is None:
-            self.refuse("dtype: no kernel type")
-        return x
+    @staticmethod
+    def _value(x: Any) -> Any:
+        return x.value if isinstance(x, Filled) else x
 
     @staticmethod
     def _any(values: list[Any]) -> bool:
@@ -230,8 +278,10 @@ class Expansion:
         name = value.node or self._load(value, level)
         if value.kind == kind:
             return name
-        node_level: Level = level if value.node is None else value.level
-        return self._add(Map(self._fresh(f"to_{kind}"), node_level, f"to_{kind}", (name,), kind))
+        return self._convert(name, level if value.node is None else value.level, kind)
+
+    def _convert(self, name: str, level: Level, kind: Class) -> str:
+        return self._add(Map(self._fresh(f"to_{kind}"), level, f"to_{kind}", (name,), kind))
 
     def _load(self, value: Operand, level: Level, window: tuple[int, int] | None = None) -> str:
         assert value.tensor is not None and value.view is not None
@@ -255,6 +305,22 @@ class Expansion:
         self.nodes.append(node)
         self._known[type(node), key] = node.name
         return node.name
+
+
+# What a cast to these dtypes loses; a kernel computes with floats of 32 bits whatever it loads and stores.
+_ROUNDING = {torch.bfloat16: "round_bf16", torch.float16: "round_f16"}
+
+
+def without_rounding(cluster: Cluster) -> Cluster:
+    """A cast alone, to be stored: storing rounds, and nobody here sees the value before."""
+    rounded = cluster.nodes[-1]
+    if not isinstance(rounded, Map) or rounded.op not in _ROUNDING.values():
+        return cluster
+    return replace(cluster, nodes=(*cluster.nodes[:-1], replace(rounded, op="copy")))
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _dims(x: Operand) -> tuple[Any, ...]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from onepass.capture.account import bound_of, eager_op, tensors
-from onepass.capture.expand import Expansion, Operand, Refused, _Constant
+from onepass.capture.expand import Expansion, Filled, Operand, Refused, without_rounding
 from onepass.capture.sizes import hint, is_data_dependent, size
+from onepass.capture.views import followed
 from onepass.dtypes import from_torch
-from onepass.ir.address import View, contiguous, reshape
+from onepass.errors import LeftToPyTorch
+from onepass.ir.address import View, contiguous
 from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
 from onepass.ir.symbol import Size
 from onepass.ops.opdef import CompositeDef
@@ -37,14 +40,17 @@ def aten_name(target: Any) -> str:
 
 
 def normalize(
-    graph: GraphModule, fit: Callable[[Cluster], str], deny: frozenset[str] = frozenset()
+    graph: GraphModule,
+    fit: Callable[[Cluster], str],
+    deny: frozenset[str] = frozenset(),
+    strict: bool = False,
 ) -> Captured:
     """Reads the graph once, in order.
 
     ``fit`` says why no kernel takes a cluster, or nothing; ``deny`` names ops (``gelu`` or ``gelu.default``) that stay
-    with PyTorch.
+    with PyTorch. An op that fails here stays there too, with a warning, unless ``strict``.
     """
-    return _Reader(graph, fit, deny).read()
+    return _Reader(graph, fit, deny, strict).read()
 
 
 def live(items: Sequence[Item], outputs: Sequence[str]) -> tuple[Item, ...]:
@@ -59,18 +65,22 @@ def live(items: Sequence[Item], outputs: Sequence[str]) -> tuple[Item, ...]:
 
 
 class _Reader:
-    def __init__(self, graph: GraphModule, fit: Callable[[Cluster], str], deny: frozenset[str]) -> None:
+    def __init__(
+        self, graph: GraphModule, fit: Callable[[Cluster], str], deny: frozenset[str], strict: bool
+    ) -> None:
         self.graph = graph
         self.fit = fit
         self.deny = deny
+        self.strict = strict
         self.items: list[Item] = []
         self.eager: list[EagerOp] = []
-        self.tensors: dict[str, Tensor] = {}
-        self.operands: dict[str, Any] = {}  # FX node name → Operand, constant, list of these
+        self.tensors: dict[str, Tensor] = {}  # of the dtypes that kernels know
+        self.memory: dict[str, list[str]] = {}  # FX node name → the tensors it leaves in memory, of any dtype
+        self.operands: dict[str, Any] = {}  # FX node name → Operand, Filled, number, list of these
         self.alias: dict[str, str] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
-        self.returned = {n.name for n in _nodes(graph.graph.output_node().args)}
+        self.leaving = _leaving(graph)
         self.mutated = any(_mutates(n) for n in graph.graph.nodes)
 
     def read(self) -> Captured:
@@ -79,7 +89,7 @@ class _Reader:
                 node.op, self.op
             )(node)
         program = Program(
-            live(self.items, self.outputs),
+            _casts_as_stores(live(self.items, self.outputs)),
             self.tensors,
             tuple(self.inputs),
             tuple(self.outputs),
@@ -90,7 +100,7 @@ class _Reader:
     def placeholder(self, node: Node) -> None:
         self.inputs.append(node.name)
         if node.op == "get_attr" and "val" not in node.meta:
-            node.meta["val"] = getattr(self.graph, str(node.target))
+            node.meta["val"] = operator.attrgetter(str(node.target))(self.graph)
         self.materialize(node)
 
     def output(self, node: Node) -> None:
@@ -104,15 +114,26 @@ class _Reader:
         name = aten_name(node.target)
         if (op := eager_op(node, name)) is not None:
             self.eager.append(op)
-        if name in VIEWS and self.view(node, name):
-            return None
-        reason = self.refusal(node, name, value)
-        if not reason:
-            try:
-                return self.fused(node, name, value)
-            except Refused as refused:
-                reason = str(refused)
-        return self.call(node, name, reason)
+        if reason := self.attempt(node, name, value):
+            self.call(node, name, reason)
+        return None
+
+    def attempt(self, node: Node, name: str, value: Any) -> str:
+        """Makes addresses or clusters of an op, or says why it stays with PyTorch."""
+        try:
+            if name in VIEWS and self.view(node):
+                return ""
+            reason = self.refusal(node, name, value)
+            if not reason:
+                self.fused(node, name, value)
+            return reason
+        except Refused as refused:
+            return str(refused)
+        except Exception as error:  # a fault of ours must not cost more than the op it is about
+            if self.strict:
+                raise
+            warnings.warn(LeftToPyTorch.after(name, error), stacklevel=2)
+            return f"failure: {type(error).__name__}: {error}".splitlines()[0]
 
     def refusal(self, node: Node, name: str, value: Any) -> str:
         """Why no expansion is tried; empty when one is."""
@@ -135,51 +156,62 @@ class _Reader:
                 return "data-dependent shape"
             if fake.is_conj() or fake.is_neg():
                 return "unsupported tensor: a view that conjugates or negates when read"
+        results = tensors(value)
+        if results and all(any(isinstance(n, int) and n == 0 for n in t.shape) for t in results):
+            return "no elements: there is nothing to compute"
         devices = {f.device for f in tensors(value, [n.meta.get("val") for n in node.all_input_nodes])}
         if len(devices) > 1 or any(d.type not in ("cpu", "cuda") for d in devices):
             return "device: operands on different or unsupported devices"
         return ""
 
     def fused(self, node: Node, name: str, value: Any) -> None:
+        """Nothing is kept of an op before all of it is known to work: it may be refused at any step."""
         row = BY_ATEN[name]
         arguments = _arguments(node, self.operand)
         first = next((f for f in tensors(value)), None)
         if first is None:
             raise Refused("unsupported op: no tensor result")
-        expansion = Expansion(node.name, self.full_shape(node, name, first, arguments))
-        if name == "cat.default" and self.concatenation(node, arguments):
+        if isinstance(row, CompositeDef) and row.identity and self.is_input(node, first):
+            self.alias[node.name] = _first(node).name
+            self.operands[node.name] = self.operands[_first(node).name]
             return
+        if isinstance(row, CompositeDef) and row.pieces and self.concatenation(node, name, arguments):
+            return
+        expansion = Expansion(
+            node.name, self.full_shape(node, name, first, arguments), _integers(node, first.dtype)
+        )
         if isinstance(row, CompositeDef):
             result = row.expand(expansion, **arguments)
         else:
             result = expansion.map(row.name, *(arguments[a] for a in row.args))
-        if isinstance(result, _Constant):
-            self.operands[node.name] = result
+        if isinstance(result, Filled):
+            self.operands[node.name] = replace(result, memory=self.tensor(node.name, node.name, first))
             self.items.append(Call(node.name, name, (), (node.name,), "none"))
-            self.tensor(node.name, first)
-            return
-        if self.identity(node, name, first, expansion):
             return
         results = result if isinstance(result, tuple) else (result,)
-        fakes = value if isinstance(value, (tuple, list)) else (value,)
-        stores, names = [], []
-        for i, (part, fake) in enumerate(zip(results, fakes, strict=False)):
-            part_name = node.name if not isinstance(value, (tuple, list)) else f"{node.name}.{i}"
-            if fake is None or isinstance(part, _Constant):
-                names.append(part)
+        many = isinstance(value, (tuple, list))
+        stores, parts = [], list[Whole | Filled | None]()
+        for i, (part, fake) in enumerate(zip(results, value if many else (value,), strict=False)):
+            if fake is None or isinstance(part, Filled):
+                parts.append(part)
                 continue
             if any(n != 1 and s == 0 for n, s in zip(fake.shape, fake.stride(), strict=True)):
                 # PyTorch says so of dropout outside training of an expanded tensor, and gives a dense one.
                 raise Refused("layout: elements of the result share memory")
-            whole = describe(part_name, fake)
+            whole = describe(f"{node.name}.{i}" if many else node.name, fake)
             stores.append(expansion.store(part, whole.tensor, whole.view))
-            names.append(whole)
-        cluster = expansion.cluster(stores, name, str(first.device))
-        if trouble := self.fit(cluster):
-            raise Refused(trouble)
-        self.items.append(cluster)
-        self.tensors.update((w.tensor.name, w.tensor) for w in names if isinstance(w, Whole))
-        self.operands[node.name] = names if isinstance(value, (tuple, list)) else names[0]
+            parts.append(whole)
+        self.keep([expansion.cluster(stores, name, str(first.device))])
+        wholes = [p for p in parts if isinstance(p, Whole)]
+        self.tensors.update((w.tensor.name, w.tensor) for w in wholes)
+        self.memory[node.name] = [w.tensor.name for w in wholes]
+        self.operands[node.name] = parts if many else parts[0]
+
+    def keep(self, clusters: Sequence[Cluster]) -> None:
+        for cluster in clusters:
+            if trouble := self.fit(cluster):
+                raise Refused(trouble)
+        self.items.extend(clusters)
 
     def full_shape(self, node: Node, name: str, fake: Any, arguments: dict[str, Any]) -> Sequence[Size]:
         """The shape an expansion works in: its result's, or its input's when it reduces."""
@@ -189,7 +221,7 @@ class _Reader:
 
     # Views and copies that need no kernel
 
-    def view(self, node: Node, name: str) -> bool:
+    def view(self, node: Node) -> bool:
         """Folds a view into an address; False where the algebra can't follow it."""
         source = self.operands.get(_first(node).name)
         if not isinstance(source, Operand) or source.view is None:
@@ -206,42 +238,35 @@ class _Reader:
         return True
 
     def follow(self, source: Operand, base: Any, fake: Any, node: Node, i: int) -> Operand | None:
-        if fake.dtype != base.dtype:
+        if fake.dtype != base.dtype or source.view is None:
             return None
         shape = tuple(size(s) for s in fake.shape)
-        view = _follow(aten_name(node.target), node, i, source, shape)
+        view = followed(aten_name(node.target), node, i, source.view, shape)
         return (
             None if view is None else Operand(shape, source.kind, source.tensor, view, torch_dtype=fake.dtype)
         )
 
-    def identity(self, node: Node, name: str, fake: Any, expansion: Expansion) -> bool:
-        """A clone or cast that changes nothing a reader can see is its input."""
-        if name not in ("clone.default", "_to_copy.default", "native_dropout.default") or self.mutated:
+    def is_input(self, node: Node, fake: Any) -> bool:
+        """Whether a copy may be its input: same values in the same places, and nobody can tell the memories apart."""
+        before = _first(node).meta["val"]
+        if self.mutated or node.name in self.leaving:
             return False
-        source = _first(node)
-        before = source.meta["val"]
-        if node.name in self.returned or before.dtype != fake.dtype or before.device != fake.device:
+        if before.dtype != fake.dtype or before.device != fake.device:
             return False
-        if name == "native_dropout.default" or any(
-            size(a) != size(b) for a, b in zip(before.stride(), fake.stride(), strict=True)
-        ):
-            return False
-        self.alias[node.name] = source.name
-        self.operands[node.name] = self.operands[source.name]
-        return True
+        return all(size(a) == size(b) for a, b in zip(before.stride(), fake.stride(), strict=True))
 
-    def concatenation(self, node: Node, arguments: dict[str, Any]) -> bool:
-        """A cat along another dimension than the last: each piece is stored at its place. Else False."""
+    def concatenation(self, node: Node, name: str, arguments: dict[str, Any]) -> bool:
+        """Along another dimension than the last each piece is stored at its place. Else False: one kernel chooses."""
         fake = node.meta["val"]
         dim = int(arguments.get("dim", 0)) % max(fake.dim(), 1)
-        pieces = [p for p in arguments["tensors"] if p.shape != (0,) and p.shape[dim] != 0]
-        if any(size(s) == 0 for s in fake.shape):
-            raise Refused("empty: no elements")
-        arguments["tensors"] = pieces
+        pieces = arguments["tensors"] = [p for p in arguments["tensors"] if 0 not in p.shape]
+        if not pieces:
+            raise Refused("unsupported op: a concatenation of no elements")
         widths = [p.shape[dim] for p in pieces]
         if len(pieces) == 1 or (dim == fake.dim() - 1 and all(isinstance(w, int) for w in widths)):
             return False
         whole = describe(node.name, fake)
+        clusters = list[Cluster]()
         at: Size = 0
         for i, piece in enumerate(pieces):
             expansion = Expansion(f"{node.name}.{i}", piece.shape)
@@ -249,10 +274,14 @@ class _Reader:
                 tuple((piece.shape[d], stride) for d, (_, stride) in enumerate(whole.view.dims)),
                 (at * whole.view.dims[dim][1]),
             )
-            store = expansion.store(expansion.map("copy", piece), whole.tensor, place)
-            self.items.append(expansion.cluster([store], "cat.default", str(fake.device)))
+            read = expansion.in_memory(piece)
+            value = expansion.map("copy" if read.kind == whole.kind else f"to_{whole.kind}", read)
+            store = expansion.store(value, whole.tensor, place)
+            clusters.append(expansion.cluster([store], name, str(fake.device)))
             at = at + piece.shape[dim]
+        self.keep(clusters)
         self.tensors[node.name] = whole.tensor
+        self.memory[node.name] = [node.name]
         self.operands[node.name] = whole
         return True
 
@@ -263,7 +292,7 @@ class _Reader:
         for source in node.all_input_nodes:
             reads.extend(self.storage_of(source))
         self.materialize(node)
-        writes = tuple(t for t in self.tensors if t == node.name or t.startswith(f"{node.name}."))
+        writes = tuple(self.memory[node.name])
         mutates = tuple(self.storage_of(node.args[0])) if _mutates(node) and node.args else ()  # type: ignore[arg-type]
         bound = bound_of(node, name)
         seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -286,14 +315,17 @@ class _Reader:
 
     def materialize(self, node: Node) -> None:
         value = node.meta.get("val")
+        self.memory[node.name] = []
         if isinstance(value, (tuple, list)):
             self.operands[node.name] = [
-                self.tensor(f"{node.name}.{i}", v) if isinstance(v, torch.Tensor) else _scalar(v)
+                self.tensor(f"{node.name}.{i}", node.name, v) if isinstance(v, torch.Tensor) else _scalar(v)
                 for i, v in enumerate(value)
             ]
         else:
             self.operands[node.name] = (
-                self.tensor(node.name, value) if isinstance(value, torch.Tensor) else _scalar(value)
+                self.tensor(node.name, node.name, value)
+                if isinstance(value, torch.Tensor)
+                else _scalar(value)
             )
 
     # Small things
@@ -304,9 +336,10 @@ class _Reader:
             raise Refused("unsupported tensor: no address")
         return found
 
-    def tensor(self, name: str, fake: torch.Tensor) -> Operand | None:
+    def tensor(self, name: str, node: str, fake: torch.Tensor) -> Operand | None:
+        """A tensor that a node leaves in memory; None where no kernel reads it."""
+        self.memory.setdefault(node, []).append(name)
         if from_torch(fake.dtype) is None or fake.layout is not torch.strided:
-            self.tensors[name] = Tensor(name, None, (), View(()))  # type: ignore[arg-type]
             return None
         whole = describe(name, fake)
         self.tensors[name] = whole.tensor
@@ -315,11 +348,20 @@ class _Reader:
     def storage_of(self, node: Node) -> list[str]:
         """The tensors in memory that a call needs when it is given this node."""
         held = self.operands.get(node.name)
-        parts = held if isinstance(held, list) else [held]
+        parts = [
+            p.memory if isinstance(p, Filled) else p for p in (held if isinstance(held, list) else [held])
+        ]
         names = [p.tensor.name for p in parts if isinstance(p, Operand) and p.tensor is not None]
-        if names:
-            return names
-        return [t for t in self.tensors if t == node.name or t.startswith(f"{node.name}.")]
+        return names or self.memory.get(node.name, [])
+
+
+def _casts_as_stores(items: Sequence[Item]) -> tuple[Item, ...]:
+    """Casts that no other cluster reads, as plain stores."""
+    read = {tensor for item in items if isinstance(item, Cluster) for tensor in item.reads}
+    return tuple(
+        without_rounding(item) if isinstance(item, Cluster) and not read.intersection(item.writes) else item
+        for item in items
+    )
 
 
 def _spreads(shape: Sequence[Size], over: Sequence[Size]) -> bool:
@@ -327,78 +369,6 @@ def _spreads(shape: Sequence[Size], over: Sequence[Size]) -> bool:
     return len(shape) <= len(over) and all(
         a == b or a == 1 for a, b in zip(reversed(shape), reversed(over), strict=False)
     )
-
-
-def _follow(name: str, node: Node, i: int, source: Operand, shape: tuple[Size, ...]) -> View | None:
-    """The address of result ``i`` of a view op, over the numbering of the tensor behind ``source``."""
-    assert source.view is not None
-    dims, offset = source.view.dims, source.view.offset
-    rank = len(dims)
-    arguments = list(node.args[1:])
-    if name in ("view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default"):
-        return reshape(source.view, shape)
-    if name in ("alias.default", "detach.default", "lift_fresh.default"):
-        return source.view
-    if name == "t.default":
-        return View(tuple(reversed(dims)), offset)
-    if name == "transpose.int":
-        order = list(range(rank))
-        a, b = (int(x) % rank for x in arguments)  # type: ignore[arg-type]
-        order[a], order[b] = order[b], order[a]
-        return View(tuple(dims[d] for d in order), offset)
-    if name == "permute.default":
-        return View(tuple(dims[int(d) % rank] for d in arguments[0]), offset)  # type: ignore[union-attr, arg-type]
-    if name == "expand.default":
-        missing = len(shape) - rank
-        old = ((1, 0),) * missing + tuple(dims)
-        return View(
-            tuple((n, 0 if d[0] == 1 and n != 1 else d[1]) for n, d in zip(shape, old, strict=True)), offset
-        )
-    if name == "unsqueeze.default":
-        at = int(arguments[0]) % (rank + 1)  # type: ignore[arg-type]
-        return View((*dims[:at], (1, 0), *dims[at:]), offset)
-    if name.startswith("squeeze."):
-        return reshape(source.view, shape) if any(d[0] == 1 for d in dims) else source.view
-    if name == "slice.Tensor":
-        return _slice(dims, offset, arguments, shape)
-    if name == "select.int":
-        at = int(arguments[0]) % rank  # type: ignore[arg-type]
-        index = _plain(arguments[1])
-        if index is None:
-            return None
-        index = index + dims[at][0] if isinstance(index, int) and index < 0 else index
-        return View((*dims[:at], *dims[at + 1 :]), (offset + index * dims[at][1]))
-    if name in ("split.Tensor", "split_with_sizes.default", "unbind.int"):
-        at = int(arguments[-1] if len(arguments) > (name != "unbind.int") else 0) % rank  # type: ignore[arg-type]
-        if name == "unbind.int":
-            return View((*dims[:at], *dims[at + 1 :]), (offset + i * dims[at][1]))
-        start: Size = 0
-        for fake in node.meta["val"][:i]:
-            start = start + size(fake.shape[at])
-        return View((*dims[:at], (shape[at], dims[at][1]), *dims[at + 1 :]), (offset + start * dims[at][1]))
-    return None
-
-
-def _slice(dims: tuple[Any, ...], offset: Size, arguments: list[Any], shape: tuple[Size, ...]) -> View | None:
-    at = int(arguments[0]) % len(dims) if arguments else 0
-    start = _plain(arguments[1] if len(arguments) > 1 and arguments[1] is not None else 0)
-    step = _plain(arguments[3] if len(arguments) > 3 else 1)
-    if start is None or step is None:
-        return None
-    extent, stride = dims[at]
-    if isinstance(start, int) and start < 0:
-        start = start + extent
-    if isinstance(start, int) and isinstance(extent, int):
-        start = max(0, min(start, extent))
-    elif shape[at] == extent:
-        start = 0
-    return View((*dims[:at], (shape[at], (stride * step)), *dims[at + 1 :]), (offset + start * stride))
-
-
-def _plain(value: Any) -> Size | None:
-    if isinstance(value, Node):
-        value = value.meta.get("val")
-    return size(value) if isinstance(value, (int, torch.SymInt)) else None
 
 
 def _scalar(value: Any) -> Any:
@@ -471,6 +441,38 @@ def _nodes(value: Any) -> list[Node]:
 
 def is_view(node: Node) -> bool:
     return aten_name(node.target) in VIEWS
+
+
+def _leaving(graph: GraphModule) -> set[str]:
+    """The nodes whose memory the caller gets to see: what is returned, and what that is a view of."""
+    found, waiting = set[str](), _nodes(graph.graph.output_node().args)
+    while waiting:
+        node = waiting.pop()
+        if node.name not in found:
+            found.add(node.name)
+            waiting.extend(node.all_input_nodes if _shares_memory(node) else ())
+    return found
+
+
+def _shares_memory(node: Node) -> bool:
+    """Whether a result may be a view of an operand; true where nothing says that it is not."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or is_view(node) or any(r.alias_info is not None for r in schema.returns)
+
+
+def _integers(node: Node, result: torch.dtype) -> torch.dtype:
+    """The dtype that PyTorch computes an op's integers in."""
+    dtype = result
+    if result is torch.bool and len(node.args) == 2:  # a comparison: what both operands become
+        left, right = (_scalar(a.meta.get("val")) if isinstance(a, Node) else a for a in node.args)
+        dtype = torch.result_type(_typical(left), _typical(right))
+    is_integer = not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
+    return dtype if is_integer else torch.int64
+
+
+def _typical(operand: Any) -> Any:
+    """A tensor, or a number of the operand's kind."""
+    return operand if isinstance(operand, (torch.Tensor, float)) else 1
 
 
 def _mutates(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable
@@ -52,9 +53,12 @@ class _Writer:
         self.scope: dict[str, Any] = {
             "empty": torch.empty_strided,
             "restrided": restrided,
+            "math": math,  # what sizes that are no polynomials are spelled with
+            "torch": torch,
         }
         self.lines: list[tuple[str, list[str]]] = []  # a line, and the variables it needs
         self.made: set[str] = set()
+        self.kept: set[str] = set()  # tensors that belong to the graph: not the run's to let go of
         self.launchers: list[str] = []
 
     def text(self) -> str:
@@ -73,8 +77,7 @@ class _Writer:
     def with_deletes(self) -> list[str]:
         last: dict[str, int] = {}
         for i, (_, uses) in enumerate(self.lines):
-            for name in uses:
-                last[name] = i
+            last.update((name, i) for name in uses if name not in self.kept)
         out: list[str] = []
         for i, (line, _) in enumerate(self.lines):
             out.append(line)
@@ -102,15 +105,16 @@ class _Writer:
                         self.put(f"{only} = {source}")
         for n in self.graph.graph.nodes:
             if n.op == "get_attr":
-                self.scope[variable(n.name)] = getattr(self.graph, str(n.target))
+                self.scope[variable(n.name)] = operator.attrgetter(str(n.target))(self.graph)
                 self.made.add(variable(n.name))
+                self.kept.add(variable(n.name))
 
     def spell(self, value: Size) -> str:
         """A size as a Python expression over what `inputs` set."""
         return value.text(self.atom) if isinstance(value, Poly) else str(value)
 
     def atom(self, symbol: str) -> str:
-        return symbol if re.fullmatch(r"\w+", symbol) else f"({symbol.replace('floor', 'int')})"
+        return symbol if re.fullmatch(r"\w+", symbol) else f"({symbol})"
 
     def output(self) -> None:
         uses: list[str] = []
@@ -166,17 +170,31 @@ class _Writer:
         arguments += [f"{k}={self.argument(v, uses)}" for k, v in node.kwargs.items()]
         self.put(f"{name} = {self.constant(node.target)}({', '.join(arguments)})", uses)
         self.made.add(name)
-        self.check_strides(node, name)
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor) and not is_view(node):
+            self.check_strides(fake, name)
         return name
 
-    def check_strides(self, node: Node, name: str) -> None:
+    def check_strides(self, fake: torch.Tensor, name: str) -> None:
         """What PyTorch returns is laid out as the capture said, or is made so: kernels trust it."""
-        fake = node.meta.get("val")
-        if not isinstance(fake, torch.Tensor) or is_data_dependent(fake):  # kernels do not read the latter
-            return
-        if fake.layout is torch.strided and fake.dim() and not is_view(node):
+        if (
+            fake.layout is torch.strided and fake.dim() and not is_data_dependent(fake)
+        ):  # no kernel reads those
             strides = ", ".join(self.spell(size(s)) for s in fake.stride())
             self.put(f"if {name}.stride() != ({strides},): {name} = restrided({name}, ({strides},))", [name])
+
+    def part(self, node: Node, index: int) -> str:
+        """The variable of one of the values that a node returns."""
+        name = variable(f"{node.name}.{index}")
+        if name not in self.made:
+            uses: list[str] = []
+            whole = self.value(node, uses)
+            self.put(f"{name} = {whole}[{index}]", uses)
+            self.made.add(name)
+            fake = node.meta["val"][index]
+            if isinstance(fake, torch.Tensor) and not is_view(node):
+                self.check_strides(fake, name)
+        return name
 
     # Values
 
@@ -184,11 +202,11 @@ class _Writer:
         """The variable of a tensor in memory, by the name the program gives it."""
         var = variable(name)
         if var not in self.made:
-            base, _, part = name.rpartition(".")
-            whole = self.evaluate(self.nodes[base]) if base else self.evaluate(self.nodes[name])
+            base, _, index = name.rpartition(".")
             if base:
-                self.put(f"{var} = {whole}[{part}]", [whole])
-                self.made.add(var)
+                self.part(self.nodes[base], int(index))
+            else:
+                self.evaluate(self.nodes[name])
         uses.append(var)
         return var
 
@@ -201,14 +219,7 @@ class _Writer:
         if name not in self.made:
             if node.target is operator.getitem:
                 source, index = node.args
-                part = variable(f"{source.name}.{index}")  # type: ignore[union-attr]
-                if part in self.made:
-                    uses.append(part)
-                    return part
-                held: list[str] = []
-                whole = self.value(source, held)  # type: ignore[arg-type]
-                self.put(f"{name} = {whole}[{index}]", held)
-                self.made.add(name)
+                name = self.part(source, index)  # type: ignore[arg-type]
             else:
                 self.evaluate(node)
         uses.append(name)
@@ -237,7 +248,9 @@ class _Writer:
 
 
 def variable(name: str) -> str:
-    return f"v_{ident(name)}"
+    """``max_1.0`` is a part of ``max_1``, and another variable than that of the node ``max_1_0``."""
+    base, _, part = name.rpartition(".")
+    return f"p{part}_{ident(base)}" if base else f"v_{ident(name)}"
 
 
 def ident(name: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.printers import PythonPrinter
 
 from onepass.analysis.traffic import UNKNOWN_SIZE
 from onepass.ir.symbol import Size, product
@@ -13,7 +14,10 @@ from onepass.ir.symbol import name as named
 
 
 def size(value: Any) -> Size:
-    """A size as an int or a polynomial in the graph's sizes; what is no polynomial becomes a name of its own."""
+    """A size as an int or a polynomial in the graph's sizes.
+
+    What is no polynomial becomes a name of its own: the Python expression of it, in the sizes, ``math`` and ``torch``.
+    """
     return _polynomial(value.node.expr) if isinstance(value, torch.SymInt) else int(value)
 
 
@@ -25,7 +29,7 @@ def _polynomial(expression: Any) -> Size:
         return product(parts) if expression.is_Mul else sum(parts[1:], start=parts[0])
     if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
         return product([_polynomial(expression.base)] * int(expression.exp))
-    return named(str(expression))
+    return named(PythonPrinter().doprint(expression))
 
 
 def is_data_dependent(fake: torch.Tensor) -> bool:

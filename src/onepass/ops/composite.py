@@ -110,7 +110,15 @@ def addcdiv(b: Builder, self: Value, tensor1: Value, tensor2: Value, value: Any 
 
 
 def lerp(b: Builder, self: Value, end: Value, weight: Any) -> Value:
-    return b.map("add", self, b.map("mul", b.map("sub", end, self), weight))
+    """From the nearer end, as PyTorch does it: at weight 1 the value is ``end``, however large ``self`` is."""
+    way = b.map("sub", end, self)
+    if isinstance(weight, (int, float)):
+        if abs(weight) < 0.5:
+            return b.map("add", self, b.map("mul", way, weight))
+        return b.map("sub", end, b.map("mul", way, 1 - weight))
+    from_self = b.map("add", self, b.map("mul", way, weight))
+    from_end = b.map("sub", end, b.map("mul", way, b.map("sub", 1, weight)))
+    return b.map("where", b.map("lt", b.map("abs", weight), 0.5), from_self, from_end)
 
 
 def masked_fill(b: Builder, self: Value, mask: Value, value: Any) -> Value:
@@ -350,9 +358,13 @@ COMPOSITES: tuple[CompositeDef, ...] = (
     CompositeDef(
         "log_softmax", ("_log_softmax.default",), log_softmax, "x - max - log(sum exp(x - max))", _TORCH
     ),
-    CompositeDef("to_copy", ("_to_copy.default",), to_copy, "a cast", _TORCH),
-    CompositeDef("convert", ("prims.convert_element_type.default",), convert, "a cast", _TORCH),
-    CompositeDef("clone", ("clone.default", "lift_fresh_copy.default"), clone, "a copy", _TORCH),
+    CompositeDef("to_copy", ("_to_copy.default",), to_copy, "a cast", _TORCH, identity=True),
+    CompositeDef(
+        "convert", ("prims.convert_element_type.default",), convert, "a cast", _TORCH, identity=True
+    ),
+    CompositeDef(
+        "clone", ("clone.default", "lift_fresh_copy.default"), clone, "a copy", _TORCH, identity=True
+    ),
     CompositeDef(
         "dropout", ("native_dropout.default",), dropout, "identity outside training", "JMLR 15 (2014) 1929"
     ),
@@ -371,5 +383,5 @@ COMPOSITES: tuple[CompositeDef, ...] = (
         _TORCH,
     ),
     CompositeDef("embedding", ("embedding.default",), embedding, "rows of a table", _TORCH),
-    CompositeDef("cat", ("cat.default",), concatenate, "pieces one after the other", _TORCH),
+    CompositeDef("cat", ("cat.default",), concatenate, "pieces one after the other", _TORCH, pieces=True),
 )

@@ -17,7 +17,7 @@ def _tensor(x: object) -> torch.Tensor:
 
 
 ELEMENTWISE: tuple[OpDef, ...] = (
-    OpDef("copy", ("self",), (), "{0}", lambda x: x, "y = x", _TORCH, flops=0, cost=0),
+    OpDef("copy", ("self",), (), "{0}", lambda x: x, "y = x", _TORCH, chooses=True, flops=0, cost=0),
     OpDef(
         "to_float",
         ("self",),
@@ -58,7 +58,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         (),
         "round_bf16({0})",
         lambda x: x,
-        "x rounded to bfloat16 (only where rounding like eager is asked for)",
+        "x rounded to bfloat16: a cast that the program asks for",
         _TORCH,
         operands="float",
         result="float",
@@ -71,7 +71,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         (),
         "round_f16({0})",
         lambda x: x,
-        "x rounded to float16 (only where rounding like eager is asked for)",
+        "x rounded to float16: a cast that the program asks for",
         _TORCH,
         operands="float",
         result="float",
@@ -393,6 +393,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         "max(x, 0); NaN passes",
         _TORCH,
         operands="number",
+        chooses=True,
     ),
     OpDef(
         "softplus",
@@ -477,6 +478,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         "the larger; NaN wins",
         _TORCH,
         operands="number",
+        chooses=True,
     ),
     OpDef(
         "minimum",
@@ -487,6 +489,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         "the smaller; NaN wins",
         _TORCH,
         operands="number",
+        chooses=True,
     ),
     OpDef(
         "eq",
@@ -601,6 +604,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         "x where the condition holds, else y",
         _TORCH,
         operands="condition",
+        chooses=True,
         flops=0,
     ),
 )

@@ -63,7 +63,8 @@ class OpDef:
     replaces it where the result is only needed at 16-bit precision. ``result`` is the compute class of the value:
     a class by name, or ``same`` (that of the operands). ``operands`` restricts the operands: ``float`` converts
     integers and booleans first, ``any`` takes the widest class among them, ``number`` too but not if all are
-    booleans, ``bool`` needs booleans.
+    booleans, ``bool`` needs booleans. ``chooses`` says that the value is one of the operands (or zero, where there is
+    one of each sign): integers of any width need no wrapping then.
 
     Units: ``flops`` are the operations counted for arithmetic intensity; ``cost`` is issued instructions and
     ``special`` special-function instructions an element at fp32 on NVIDIA GPUs, ``cost_half`` what ``expr_half``
@@ -80,6 +81,7 @@ class OpDef:
     expr_half: str | None = None
     result: Literal["same", "float", "bool", "int"] = "same"
     operands: Literal["any", "number", "float", "bool", "condition"] = "any"
+    chooses: bool = False
     flops: int = 1
     cost: int = 1
     special: int = 0
@@ -110,10 +112,17 @@ class ReductionDef:
 
 @dataclass(frozen=True)
 class CompositeDef:
-    """An op made of others: ``expand(builder, **arguments by schema name)`` gives its value or values."""
+    """An op made of others: ``expand(builder, **arguments by schema name)`` gives its value or values.
+
+    ``identity`` says that the value is the first operand's, in memory of its own and maybe cast: without a cast, and where
+    nobody can tell the memories apart, no copy is made. ``pieces`` says that the value is the operands one after the
+    other: each may be written to its place by itself.
+    """
 
     name: str
     aten: tuple[str, ...]
     expand: Callable[..., Any]
     doc: str
     source: str
+    identity: bool = False
+    pieces: bool = False

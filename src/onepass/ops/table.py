@@ -46,6 +46,9 @@ VIEWS: frozenset[str] = frozenset(
     }
 )
 
+# Ops that write a value back into an input, at the end of a graph whose program works in place.
+WRITES_BACK: frozenset[str] = frozenset({"copy_.default"})
+
 # ATen ops that read of their first operand only as many elements as they return.
 GATHERS: frozenset[str] = frozenset(
     {
