@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 import onepass.capture.backend as backend_module
@@ -589,3 +590,17 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
 
 def test_a_failure_of_ours_asks_for_a_report() -> None:
     assert "please report" in str(LeftToPyTorch.after("a graph", ValueError("no such node")))
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_tangents_of_forward_mode_pass_through(gradients: bool) -> None:
+    compiled = torch.compile(lambda x: torch.nn.functional.gelu(x) * 2, backend=Backend())
+    x = torch.randn(5, 8)
+    compiled(x)  # built before any level began
+    with forward_ad.dual_level(), torch.set_grad_enabled(gradients):
+        dual = forward_ad.make_dual(x, torch.randn(5, 8))
+        found, exact = (
+            forward_ad.unpack_dual(f(dual)).tangent
+            for f in (compiled, lambda x: torch.nn.functional.gelu(x) * 2)
+        )
+        torch.testing.assert_close(found, exact)

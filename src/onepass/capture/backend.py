@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._dynamo.exc import RestartAnalysis
 from torch._functorch.aot_autograd import aot_module_simplified
+from torch.autograd import forward_ad
 from torch.fx import GraphModule
 
 from onepass import settings
@@ -127,8 +128,11 @@ def compile_graph(graph: GraphModule, options: Options) -> Compiled:
 
 
 def needs_gradients(graph: GraphModule) -> bool:
-    """Whether anything in a graph of Dynamo is to be differentiated: parameters alone are not, only what uses them."""
-    return any(
+    """Whether anything in a graph of Dynamo is to be differentiated: parameters alone are not, only what uses them.
+
+    Inside a level of forward-mode differentiation everything may be; Dynamo compiles anew where the level changes.
+    """
+    return forward_ad._current_level >= 0 or any(
         node.target == "requires_grad_" or _has_history(node.meta.get("example_value"))
         for node in graph.graph.nodes
         if node.op not in ("placeholder", "get_attr")

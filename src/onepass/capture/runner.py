@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.fx import Node
 
 from onepass.build import Built, Plan
@@ -20,6 +21,9 @@ from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size
 
 Runner = Callable[[list[Any]], Any]
+
+# Kernels know nothing of tangents, and Dynamo does not compile anew where a level of forward-mode AD begins.
+_TANGENTS = ("if forward_ad._current_level >= 0:", "    return plain(*arguments)")
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class _Writer:
             "restrided": restrided,
             "math": math,  # what sizes that are no polynomials are spelled with
             "torch": torch,
+            "forward_ad": forward_ad,
+            "plain": self.graph.forward,
         }
         self.lines: list[tuple[str, list[str]]] = []  # a line, and the variables it needs
         self.made: set[str] = set()
@@ -69,7 +75,8 @@ class _Writer:
             else:
                 self.kernel(item)
         self.output()
-        return "def run(arguments):\n" + "".join(f"    {line}\n" for line in self.with_deletes())
+        lines = [*_TANGENTS, *self.with_deletes()]
+        return "def run(arguments):\n" + "".join(f"    {line}\n" for line in lines)
 
     def put(self, line: str, uses: Iterable[str] = ()) -> None:
         self.lines.append((line, list(uses)))

@@ -57,7 +57,7 @@ class Printer:
         Sums are taken in blocks of 32, of 32 blocks, of 32 of those: added one by one, a million terms of a like size
         would be off by 1e-5, and past 2^24 of them the sum would stand still.
         """
-        sums = [s.name for s in loop.body if isinstance(s, Accumulate) and s.op == "sum"]
+        sums = [s.name for s in loop.body if isinstance(s, Accumulate) and REDUCE[s.op].rounds]
         for s in loop.body:
             if isinstance(s, Accumulate):
                 self.put(depth, f"{ctype} {s.name}_a = {ctype}({REDUCE[s.op].identity});")

@@ -93,7 +93,8 @@ class OpDef:
 class ReductionDef:
     """One reduction: ``identity`` to start from, ``combine`` as a C expression of ``{0}`` and ``{1}``.
 
-    ``group`` names the prelude function that combines the partial values of the lanes that share a row.
+    ``group`` names the prelude function that combines the partial values of the lanes that share a row. ``rounds`` says
+    that combining rounds, so that many terms one by one lose digits.
     ``rounded_once`` maps an element-wise op to the expression that combines its result with one rounding, of the
     total ``{0}`` and the op's operands: for targets whose compiler may not contract.
     """
@@ -107,6 +108,7 @@ class ReductionDef:
     source: str
     flops: int = 1
     cost: int = 1
+    rounds: bool = False
     rounded_once: tuple[tuple[str, str], ...] = ()
 
 

@@ -17,6 +17,7 @@ REDUCTIONS: tuple[ReductionDef, ...] = (
         lambda x, dims: x.sum(dims, keepdim=True),
         "the sum of the elements",
         _TORCH,
+        rounds=True,
         rounded_once=(("mul", "op_fma({1}, {2}, {0})"), ("square", "op_fma({1}, {1}, {0})")),
     ),
     ReductionDef(
