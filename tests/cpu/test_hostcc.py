@@ -87,6 +87,23 @@ def test_the_named_compiler_is_taken_first(tmp_path: Path, monkeypatch: pytest.M
     assert hostcc.find_compiler().path == str(named)
 
 
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [("exit 0", "wrote nothing"), ("exit 3", "no message"), ("echo no luck >&2; exit 1", "no luck")],
+)
+def test_a_compiler_that_fails_without_naming_a_line_shows_no_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, says: str
+) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text(f"#!/bin/sh\n{does}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("ONEPASS_CXX", str(compiler))
+    with pytest.raises(CompileError, match=says) as raised:
+        hostcc.compile_shared(ADD, tmp_path / "one.so", name="one")
+    assert ADD.strip() not in str(raised.value)
+    assert str(compiler) in str(raised.value)
+
+
 def test_the_cache_knows_another_compiler_and_other_flags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

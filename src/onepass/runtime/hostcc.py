@@ -132,6 +132,8 @@ def compile_shared(
         raise CompileError(name, source, str(e), " ".join(command)) from e
     if done.returncode != 0:
         raise CompileError(name, source, done.stderr, " ".join(command), lines_named(done.stderr))
+    if not output.exists() or output.stat().st_size == 0:
+        raise CompileError(name, source, f"{cc.path} succeeded but wrote nothing", " ".join(command))
 
 
 def compile_cached(
