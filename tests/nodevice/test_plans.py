@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,8 @@ import torch.nn.functional as F
 from harness.oracle import Oracle, capture, double
 from onepass.build import build, fit
 from onepass.ir.cluster import Call
+
+ROOT = Path(__file__).parents[2]
 
 
 def hardtanh(x: torch.Tensor) -> torch.Tensor:
@@ -84,3 +91,29 @@ def test_plan_is_eager(graph: Callable[..., Any]) -> None:
 
 def _tuple(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
+
+
+def two_values_are_kept(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    left, right = F.gelu(a) * F.silu(b), torch.tanh(a) * b.sigmoid()
+    return (left + right) * a.sum(-1, keepdim=True) + left.tanh() * right * b.amax(-1, keepdim=True)
+
+
+def texts() -> str:
+    """What `two_values_are_kept` compiles to, and how many values it keeps."""
+    inputs = [torch.rand(4, 64), torch.rand(4, 64)]
+    kernels = build(capture(two_values_are_kept, inputs, fit).program, {}, run=False).kernels
+    kept = sum(len(k.kernel.kept) for k in kernels)
+    return f"{kept} " + hashlib.sha256("".join(k.source.text for k in kernels).encode()).hexdigest()
+
+
+def test_the_text_does_not_depend_on_the_hash_seed() -> None:
+    """Another process must find in the cache what this one compiled."""
+    command = [sys.executable, "-c", "from nodevice.test_plans import texts; print(texts())"]
+    path = os.pathsep.join(str(ROOT / name) for name in ("src", "tests"))
+    found = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.add(done.stdout)
+    assert len(found) == 1
+    assert int(found.pop().split()[0]) >= 2
