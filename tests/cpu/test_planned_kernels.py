@@ -100,10 +100,15 @@ def test_a_result_whose_elements_share_memory_stays_with_pytorch() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.native_dropout((x * 2).expand(2), 0.25, False)[0]
 
+    def read(x: torch.Tensor) -> torch.Tensor:
+        return function(x) * torch.tensor([1.0, 3.0])
+
     x = torch.rand(1) + 1
     case = planned(trace(function, [x]), [x])
     assert case.left == ["native_dropout.default: layout: elements of the result share memory"]
     assert torch.equal(run_on_cpu([case])[0][0], function(x))
+    reading = planned(trace(read, [x]), [x])
+    assert torch.equal(run_on_cpu([reading])[0][0], read(x))
 
 
 @pytest.mark.parametrize("cuda", [False, True])

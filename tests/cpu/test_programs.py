@@ -419,3 +419,56 @@ def test_strides_of_every_result_are_checked() -> None:
 
     got = torch.compile(f, backend=Backend())(X)
     same(got, ((X + 1) * 2, (X + 2).exp(), (X + 1).reshape(-1)))
+
+
+# Numbers and places that are only known at run time
+
+
+NUMBERS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "operand": lambda x, n: x * n.item() + 1,
+    "compared": lambda x, n: torch.where(torch.arange(6) < n.item(), x, 0.0) * 2,
+    "arange": lambda x, n: torch.arange(n.item(), n.item() + 6) + x,
+    "filled": lambda x, n: torch.full((6,), n.item()) + x,
+    "alpha": lambda x, n: torch.add(x, x, alpha=n.item()).exp(),
+    "row": lambda x, n: x[n.item()] * 2,
+    "size": lambda x, n: x.sum() / torch.nonzero(x > 0).shape[0] + 1,
+    "narrow": lambda x, n: x.narrow(0, 0, n.item()) * 2,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_depend_on_data(name: str) -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(NUMBERS[name], backend=Backend())
+        for n in (3, 2):
+            same(compiled(X, torch.tensor(n)), NUMBERS[name](X, torch.tensor(n)))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch.as_strided(x[2:].clone(), (2,), (1,), 0) + 1,
+        lambda x: torch.as_strided(x[2:].to(torch.float32, copy=True), (2,), (1,), 1) + 1,
+        lambda x: torch.as_strided_scatter(x[2:].clone(), torch.ones(2), (2,), (1,), 0) + 1,
+    ],
+)
+def test_a_copy_read_by_its_place_begins_where_copies_do(f: Callable[..., Any]) -> None:
+    compiled_like_eager(f, torch.arange(8.0))
+
+
+def test_a_rank_of_zero_has_dimensions_to_swap() -> None:
+    compiled_like_eager(lambda x: x.transpose(0, -1) + 1, torch.tensor(2.0))
+
+
+def test_products_overflow_where_eagers_do() -> None:
+    big, zero = torch.full((8,), 1e30), torch.zeros(8)
+    compiled_like_eager(lambda x, a: torch.addcmul(x, a, a, value=1e-30), zero, big)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_sign_of_zero_is_kept(dtype: torch.dtype) -> None:
+    zeros = torch.tensor([-0.0, 0.0], dtype=dtype).repeat(20)
+    for f in (torch.expm1, torch.log1p, torch.tanh, torch.sin, F.elu, torch.erf, torch.sqrt):
+        found, expected = torch.compile(lambda x, f=f: f(x), backend=Backend())(zeros), f(zeros)
+        assert torch.equal(found.signbit(), expected.signbit()), f
+        assert (found == 0).all()

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from onepass.capture.account import bound_of, eager_op, tensors
 from onepass.capture.expand import Expansion, Filled, Operand, Refused, without_rounding
-from onepass.capture.sizes import hint, is_data_dependent, size
+from onepass.capture.sizes import hint, is_data_dependent, shares_elements, size
 from onepass.capture.views import followed
 from onepass.dtypes import from_torch
 from onepass.errors import LeftToPyTorch
@@ -21,7 +21,7 @@ from onepass.ir.address import View, contiguous
 from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
 from onepass.ir.symbol import Size
 from onepass.ops.opdef import CompositeDef
-from onepass.ops.table import BY_ATEN, COMPUTE_BOUND, LEFT, VIEWS
+from onepass.ops.table import BY_ATEN, BY_PLACE, COMPUTE_BOUND, LEFT, VIEWS
 
 
 @dataclass
@@ -82,6 +82,7 @@ class _Reader:
         self.outputs: list[str] = []
         self.leaving = _leaving(graph)
         self.mutated = any(_mutates(n) for n in graph.graph.nodes)
+        self.by_place = any(aten_name(n.target) in BY_PLACE for n in graph.graph.nodes)
 
     def read(self) -> Captured:
         for node in self.graph.graph.nodes:
@@ -143,6 +144,8 @@ class _Reader:
             return "denied: named in the deny list"
         if name not in BY_ATEN:
             return f"unsupported op: {LEFT[name]}" if name in LEFT else "unsupported op"
+        if is_data_dependent(*(n.meta.get("val") for n in node.all_input_nodes)):
+            return "data-dependent value"
         for fake in tensors(value, [n.meta.get("val") for n in node.all_input_nodes]):
             if from_torch(fake.dtype) is None:
                 return f"dtype: {str(fake.dtype).removeprefix('torch.')}"
@@ -152,7 +155,7 @@ class _Reader:
                 "Parameter",
             ):
                 return "unsupported tensor: not a plain strided tensor"
-            if is_data_dependent(fake):
+            if is_data_dependent(*fake.shape):
                 return "data-dependent shape"
             if fake.is_conj() or fake.is_neg():
                 return "unsupported tensor: a view that conjugates or negates when read"
@@ -195,8 +198,7 @@ class _Reader:
             if fake is None or isinstance(part, Filled):
                 parts.append(part)
                 continue
-            if any(n != 1 and s == 0 for n, s in zip(fake.shape, fake.stride(), strict=True)):
-                # PyTorch says so of dropout outside training of an expanded tensor, and gives a dense one.
+            if shares_elements(fake):  # as PyTorch says of dropout outside training of an expanded tensor
                 raise Refused("layout: elements of the result share memory")
             whole = describe(f"{node.name}.{i}" if many else node.name, fake)
             stores.append(expansion.store(part, whole.tensor, whole.view))
@@ -226,6 +228,8 @@ class _Reader:
         source = self.operands.get(_first(node).name)
         if not isinstance(source, Operand) or source.view is None:
             return False
+        if is_data_dependent(*(n.meta.get("val") for n in node.all_input_nodes)):
+            return False
         fakes = node.meta["val"]
         base = _first(node).meta["val"]
         many = isinstance(fakes, (tuple, list))
@@ -249,7 +253,7 @@ class _Reader:
     def is_input(self, node: Node, fake: Any) -> bool:
         """Whether a copy may be its input: same values in the same places, and nobody can tell the memories apart."""
         before = _first(node).meta["val"]
-        if self.mutated or node.name in self.leaving:
+        if self.mutated or self.by_place or node.name in self.leaving:
             return False
         if before.dtype != fake.dtype or before.device != fake.device:
             return False
@@ -314,19 +318,22 @@ class _Reader:
         self.operands[node.name] = held[index] if isinstance(held, list) and isinstance(index, int) else None
 
     def materialize(self, node: Node) -> None:
+        """What a node leaves in memory as it is: an input, a constant, or the results of a call."""
         value = node.meta.get("val")
         self.memory[node.name] = []
+        # PyTorch's capture says of some results that their elements share memory, and then they don't.
+        doubtful = node.op == "call_function" and not is_view(node)
+
+        def operand(name: str, part: Any) -> Any:
+            if not isinstance(part, torch.Tensor):
+                return _scalar(part)
+            made = self.tensor(name, node.name, part)
+            return None if doubtful and shares_elements(part) else made
+
         if isinstance(value, (tuple, list)):
-            self.operands[node.name] = [
-                self.tensor(f"{node.name}.{i}", node.name, v) if isinstance(v, torch.Tensor) else _scalar(v)
-                for i, v in enumerate(value)
-            ]
+            self.operands[node.name] = [operand(f"{node.name}.{i}", v) for i, v in enumerate(value)]
         else:
-            self.operands[node.name] = (
-                self.tensor(node.name, node.name, value)
-                if isinstance(value, torch.Tensor)
-                else _scalar(value)
-            )
+            self.operands[node.name] = operand(node.name, value)
 
     # Small things
 

@@ -16,7 +16,7 @@ from torch.fx import Node
 from onepass.build import Built, Plan
 from onepass.capture.launch import launch_plan
 from onepass.capture.normalize import Captured, is_view
-from onepass.capture.sizes import is_data_dependent, size
+from onepass.capture.sizes import is_data_dependent, shares_elements, size
 from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size
 
@@ -184,9 +184,9 @@ class _Writer:
 
     def check_strides(self, fake: torch.Tensor, name: str) -> None:
         """What PyTorch returns is laid out as the capture said, or is made so: kernels trust it."""
-        if (
-            fake.layout is torch.strided and fake.dim() and not is_data_dependent(fake)
-        ):  # no kernel reads those
+        if fake.layout is not torch.strided or fake.dim() == 0:
+            return
+        if not is_data_dependent(*fake.shape) and not shares_elements(fake):  # no kernel reads those
             strides = ", ".join(self.spell(size(s)) for s in fake.stride())
             self.put(f"if {name}.stride() != ({strides},): {name} = restrided({name}, ({strides},))", [name])
 

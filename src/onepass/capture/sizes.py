@@ -32,9 +32,18 @@ def _polynomial(expression: Any) -> Size:
     return named(PythonPrinter().doprint(expression))
 
 
-def is_data_dependent(fake: torch.Tensor) -> bool:
-    """Whether a tensor's shape is only known once values are."""
-    return any(isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s)) for s in fake.shape)
+def is_data_dependent(*numbers: Any) -> bool:
+    """Whether any of these sizes or numbers is only known once values are."""
+    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return any(isinstance(n, symbolic) and bool(free_unbacked_symbols(n)) for n in numbers)
+
+
+def shares_elements(fake: torch.Tensor) -> bool:
+    """Whether several elements lie in the same place, as in an expanded tensor."""
+    return any(
+        isinstance(stride, int) and stride == 0 and not (isinstance(n, int) and n == 1)
+        for n, stride in zip(fake.shape, fake.stride(), strict=True)
+    )
 
 
 def hint(value: int | torch.SymInt) -> int:

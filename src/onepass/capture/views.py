@@ -24,6 +24,8 @@ def followed(name: str, node: Node, i: int, source: View, shape: tuple[Size, ...
     if name == "t.default":
         return View(tuple(reversed(dims)), offset)
     if name == "transpose.int":
+        if not rank:
+            return source
         order = list(range(rank))
         a, b = (int(x) % rank for x in arguments)  # type: ignore[arg-type]
         order[a], order[b] = order[b], order[a]

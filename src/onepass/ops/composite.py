@@ -100,13 +100,13 @@ def softplus(b: Builder, self: Value, beta: Any = 1, threshold: Any = 20) -> Val
 
 
 def addcmul(b: Builder, self: Value, tensor1: Value, tensor2: Value, value: Any = 1) -> Value:
-    product = b.map("mul", tensor1, tensor2)
-    return b.map("add", self, product if value == 1 else b.map("mul", product, value))
+    scaled = tensor1 if value == 1 else b.map("mul", tensor1, value)
+    return b.map("add", self, b.map("mul", scaled, tensor2))
 
 
 def addcdiv(b: Builder, self: Value, tensor1: Value, tensor2: Value, value: Any = 1) -> Value:
-    quotient = b.map("div", tensor1, tensor2)
-    return b.map("add", self, quotient if value == 1 else b.map("mul", quotient, value))
+    scaled = tensor1 if value == 1 else b.map("mul", tensor1, value)
+    return b.map("add", self, b.map("div", scaled, tensor2))
 
 
 def lerp(b: Builder, self: Value, end: Value, weight: Any) -> Value:

@@ -46,6 +46,11 @@ VIEWS: frozenset[str] = frozenset(
     }
 )
 
+# Ops that read by the place in memory, so that a copy can't stand for what it copied.
+BY_PLACE: frozenset[str] = frozenset(
+    {"as_strided.default", "as_strided_.default", "as_strided_copy.default", "as_strided_scatter.default"}
+)
+
 # Ops that write a value back into an input, at the end of a graph whose program works in place.
 WRITES_BACK: frozenset[str] = frozenset({"copy_.default"})
 

@@ -86,6 +86,7 @@ ONEPASS_INLINE float op_exp2(float x) { return ptx_ex2(x); }
 ONEPASS_INLINE float op_exp2_h(float x) { return ptx_ex2_ftz(x); }
 
 ONEPASS_INLINE float op_expm1(float x) {
+  const float sign = x;
   x = op_min(op_max(x, -30.0f), 88.8f);  // beyond, -1 and infinity
   const float j = fmaf(x, log2e, 12582912.0f), n = j - 12582912.0f;
   const float r = fmaf(n, 1.90465421e-09f, fmaf(n, -ln2, x));
@@ -93,7 +94,7 @@ ONEPASS_INLINE float op_expm1(float x) {
   const float p = fmaf(r * r, q, r);
   const float half = __uint_as_float((__float_as_uint(j) << 23) + 0x3f000000u);  // 2^(n-1): 2^n may be too large
   const float y = fmaf(half, p, half - 0.5f);
-  return y + y;
+  return copysignf(y + y, sign);  // of -0 too
 }
 ONEPASS_INLINE float op_expm1_h(float x) {
   const float small = x * poly(x, 0.999995947f, 0.500003397f, 0.167187378f, 0.0416666456f);  // |x| < 0.25
@@ -138,7 +139,7 @@ ONEPASS_INLINE float log1p_finite(float x) {
 }
 ONEPASS_INLINE float op_log1p(float x) {
   const float u = 1.0f + x;
-  return log_or_special(u, log1p_finite(x));
+  return copysignf(log_or_special(u, log1p_finite(x)), x);
 }
 ONEPASS_INLINE float log1p_small_h(float x) {  // |x| < 0.125
   return x * poly(x, 0.999993801f, -0.499988616f, 0.336491197f, -0.253163397f);

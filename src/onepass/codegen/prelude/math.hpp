@@ -74,7 +74,12 @@ ONEPASS_FN nf n_exp2(nf t) {
   return n_scale_full(n_poly(r, 2.0f, 2 * 0.693147182f, 2 * 0.240226477f, 2 * 0.0555033237f, 2 * 0.00961843692f,
                              2 * 0.0013398875f, 2 * 0.00015353362f), m);
 }
+ONEPASS_FN nf n_signed(nf x, nf s) {  // |x| with the sign of s, of -0 too
+  ni sign = n_splat_i(-0x7fffffff - 1);
+  return n_float((n_bits(x) & ~sign) | (n_bits(s) & sign));
+}
 ONEPASS_FN nf n_expm1(nf x) {  // 3 units: 2^n (e^r - 1) + (2^n - 1), at half scale
+  nf given = x;
   x = n_max(n_splat(-17.4f), n_min(n_splat(88.8f), x));
   nf m = n_fma(x, n_splat(ONEPASS_LOG2E), n_splat(ONEPASS_MAGIC));
   nf r = n_exp_reduced(x, m);
@@ -82,7 +87,7 @@ ONEPASS_FN nf n_expm1(nf x) {  // 3 units: 2^n (e^r - 1) + (2^n - 1), at half sc
   nf e = n_fma(r * r, q, r);
   nf s = n_float((n_bits(m) + 126) << 23);
   nf h = n_fma(s, e, s - 0.5f);
-  return h + h;
+  return n_signed(h + h, given);
 }
 
 // log(u + c) for a correction c far smaller than u: u = 2^e m, m in [0.707, 1.414), f = m - 1.
@@ -124,7 +129,7 @@ ONEPASS_FN nf n_log1p(nf x) {  // 3 units: log of u = fl(1 + x), with what the r
   n_log_parts s = n_split_log(u);
   ni shift = 127 - __builtin_convertvector(s.e, ni);
   s.f += c * n_float(((shift > 0) ? shift : (ni){}) << 23);
-  return n_log_special(u, n_log_sum(s));
+  return n_signed(n_log_special(u, n_log_sum(s)), x);
 }
 
 // tanh and erf as x P(x^2) / Q(x^2), constant past the point where fp32 cannot tell the result from 1, and never past
