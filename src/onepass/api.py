@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -11,7 +12,7 @@ from uuid import uuid4
 import torch
 
 from onepass.analysis.occupancy import occupancy
-from onepass.analysis.report import DecisionRow, KernelRow, LeftRow, Report, Totals
+from onepass.analysis.report import STAYS, DecisionRow, KernelRow, LeftRow, Report, Totals
 from onepass.analysis.roofline import bound
 from onepass.analysis.traffic import eager_bytes, memory_bound, number, ops_inside, values
 from onepass.build import Built, Plan
@@ -33,7 +34,8 @@ MOST_FLOATS = 64
 def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
     """What a function or module runs as under ``torch.compile(f, backend="onepass")`` with these inputs.
 
-    It is compiled and called once, without gradients. With ``run`` each kernel is timed too.
+    It is compiled and called once, without gradients; where they would be needed as things are, a note says so. With
+    ``run`` each kernel is timed too.
 
     Example:
         >>> import torch, onepass
@@ -44,13 +46,22 @@ def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
     backend = Backend()
     compiled = torch.compile(f, backend=backend)
     measured: list[list[float]] = []
-    with torch.no_grad():
+    # Dynamo counts every back end that it met a function with, and stops asking one after a few.
+    unlimited = torch._dynamo.config.patch(
+        recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize
+    )
+    with torch.no_grad(), unlimited:
         compiled(*inputs)
         if run:
             measured = kernel_times(backend.compiled, lambda: compiled(*inputs))
     plans = [program.plan for program in backend.compiled]
     measured = measured or [[] for _ in plans]
-    notes = [f"a graph stays with PyTorch: {reason}" for reason in backend.left]
+    notes = [f"{STAYS}{reason}" for reason in backend.left]
+    if torch.is_grad_enabled() and _requires_grad(f, inputs):
+        notes.append(
+            "explained without gradients: called as here, outside torch.no_grad() or torch.inference_mode(), this "
+            "needs gradients and all of it runs in PyTorch"
+        )
     notes += [_attention_note(found) for found in backend.attention]
     kernels: list[KernelRow] = []
     for plan, times in zip(plans, measured, strict=True):
@@ -64,6 +75,12 @@ def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
         notes=tuple(notes),
         reasons=REASONS,
     )
+
+
+def _requires_grad(f: Callable[..., Any], inputs: tuple[Any, ...]) -> bool:
+    module = getattr(f, "__self__", f)
+    own = list(module.parameters()) if isinstance(module, torch.nn.Module) else []
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in (*inputs, *own))
 
 
 def _attention_note(found: Any) -> str:

@@ -93,6 +93,8 @@ class CannotFuse(OnepassError):
     reason: str
 
     def what(self) -> str:
+        if not self.op and self.where == self.function:
+            return f"`{self.function}` can't be fused: {self.reason}"
         op = f"{self.op}({', '.join(self.operands)})" if self.op else "this"
         return f"{self.where}: {op} in `{self.function}` can't be fused: {self.reason}"
 

@@ -325,3 +325,33 @@ def test_timing_leaves_the_program_as_it_was() -> None:
         with pytest.raises(KeyError, match="stopped"):
             kernel_times([program], fails)
     assert program.scope == before
+
+
+def test_the_same_function_can_be_explained_any_number_of_times() -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.randn(4, 8)
+    found = {onepass.explain(model, x).totals.fused_kernels for _ in range(11)}
+    assert found == {1}
+
+
+def test_forgotten_no_grad_is_said() -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.randn(4, 8)
+    assert "needs gradients" in onepass.explain(model, x).text
+    assert "needs gradients" in onepass.explain(model.forward, x).text
+    assert "needs gradients" in onepass.explain(torch.sin, x.requires_grad_()).text
+    with torch.no_grad():
+        assert "needs gradients" not in onepass.explain(model, x).text
+
+
+def test_a_norm_of_float64_is_left_and_said() -> None:
+    x = torch.randn(4, 16).double()
+    report = onepass.explain(lambda x: F.layer_norm(x, (16,)), x)
+    assert [row.op for row in report.left] == ["native_layer_norm.default"]
+    assert report.totals.aten_calls == 1 and report.totals.fused_kernels == 0
+    with torch.no_grad(), pytest.raises(onepass.errors.CannotFuse, match="float64"):
+        onepass.fuse(lambda x: F.layer_norm(x, (16,)))(x)
+
+
+def test_a_graph_that_stays_is_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEPASS_DISABLE", "1")
+    report = onepass.explain(torch.sin, torch.randn(4))
+    assert report.verdict.startswith("All of it runs in PyTorch: ONEPASS_DISABLE is set")

@@ -13,6 +13,10 @@ MOST_LINES = 8  # of decisions with one reason; a model with many different laye
 _BOUND = {"special functions": "special", "instructions": "issue"}  # short enough for a column
 
 
+# How a note begins about a graph that onepass had no part in.
+STAYS = "a graph stays with PyTorch: "
+
+
 @dataclass(frozen=True)
 class KernelRow:
     """One kernel at typical sizes.
@@ -148,6 +152,8 @@ class Report:
     def verdict(self) -> str:
         """One sentence."""
         t = self.totals
+        if not self.kernels and (stays := [n for n in self.notes if n.startswith(STAYS)]):
+            return f"All of it runs in PyTorch: {stays[0].removeprefix(STAYS)}. Device: {self.device}."
         if not t.eager_kernels:
             return (
                 f"Nothing memory-bound in here: {_n(t.aten_calls, 'call')} of PyTorch. Device: {self.device}."

@@ -314,8 +314,10 @@ class _Reader:
         )
 
     def getitem(self, node: Node) -> None:
-        held, index = self.operands.get(_first(node).name), node.args[1]
+        source, index = _first(node).name, node.args[1]
+        held = self.operands.get(source)
         self.operands[node.name] = held[index] if isinstance(held, list) and isinstance(index, int) else None
+        self.memory[node.name] = [n for n in (f"{source}.{index}",) if n in self.memory.get(source, [])]
 
     def materialize(self, node: Node) -> None:
         """What a node leaves in memory as it is: an input, a constant, or the results of a call."""
