@@ -47,8 +47,7 @@ def traffic(cluster: Cluster, hints: Mapping[str, int]) -> Traffic:
     tensors = cluster.tensors
     read = sum(n * tensors[name].dtype.nbytes for name, n in _elements_read(cluster, hints).items())
     written = sum(values(cluster, s.level, hints) * tensors[s.tensor].dtype.nbytes for s in cluster.stores)
-    floats = [dtype for s in cluster.stores if (dtype := tensors[s.tensor].dtype).kind == "float"]
-    half = bool(floats) and all(dtype.nbytes == 2 for dtype in floats)
+    half = cluster.half
     flops = instructions = special = 0
     for node in cluster.nodes:
         times = values(cluster, "full" if isinstance(node, Reduce) else node.level, hints)

@@ -85,6 +85,10 @@ class _Alignment:
     def holds(self, values: tuple[int, ...]) -> bool:
         return not any(values[i] * by & mask for i, by, mask in self.masks)
 
+    def off(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """By how many bytes each value is off."""
+        return tuple(values[i] * by & mask for i, by, mask in self.masks)
+
 
 def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[str, int]) -> _Alignment:
     """Pointers, and strides where they are not known before the call."""
@@ -163,28 +167,30 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
     run = cuda_kernel(built.source, arch, schedule.threads, schedule.shared_bytes)
     widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
     aligned = _alignment(fields, kernel.accesses, widths)
-    narrow: dict[tuple[int, ...], Call] = {}
+    narrow: dict[tuple[int, ...], Call] = {}  # by how far a call's values are off
 
     def narrower(values: tuple[int, ...]) -> Call:
-        """A kernel with accesses as wide as these values allow; compiled once for each set of widths."""
+        """A kernel with accesses as wide as these values allow."""
         smaller = dict(widths)
         while not _alignment(fields, kernel.accesses, smaller).holds(values):
             for a in kernel.accesses:
                 one = {**dict.fromkeys(smaller, 1), a.name: smaller[a.name]}
                 if not _alignment(fields, kernel.accesses, one).holds(values):
                     smaller[a.name] //= 2
-        accesses = tuple(smaller.values())
-        if accesses not in narrow:
-            less = replace(schedule, accesses=accesses)
-            source = emit(kernel, less, kernel_name(less, built.cluster))
-            narrow[accesses] = cuda_kernel(source, arch, less.threads, less.shared_bytes)
-        return narrow[accesses]
+        less = replace(schedule, accesses=tuple(smaller.values()))
+        source = emit(kernel, less, kernel_name(less, built.cluster))
+        return cuda_kernel(source, arch, less.threads, less.shared_bytes)
 
     def launch(rows: int, extent: int, *values: int) -> None:
         if rows == 0:
             return
         COUNTERS.launched += 1
-        kernel_for = run if aligned.holds(values) else narrower(values)
+        kernel_for: Call = run
+        if not aligned.holds(values):
+            off = aligned.off(values)
+            if off not in narrow:
+                narrow[off] = narrower(values)
+            kernel_for = narrow[off]
         kernel_for(-(-rows // groups), index, (*values, 0))
 
     return launch

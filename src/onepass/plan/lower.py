@@ -30,7 +30,7 @@ from onepass.ops.table import OPS
 from onepass.plan.spaces import Layout, Refusal, Strides, table_stride
 
 # A value from an earlier phase is computed again when that costs at most this many instructions an element and one load:
-# holding it costs a register an element, or a store and a load of four bytes. exp (6) is held, x - mean is not.
+# holding it costs a register an element, or a store and a load of four bytes. exp (8) is held, x - mean is not.
 RECOMPUTE_COST = 5
 
 
@@ -77,12 +77,6 @@ class _Lowering:
                 if isinstance(s, Keep)
             )
         )
-        floats = [
-            self.cluster.tensors[s.tensor].dtype
-            for s in self.cluster.stores
-            if self.cluster.tensors[s.tensor].dtype.kind == "float"
-        ]
-        half = bool(floats) and all(d.nbytes == 2 for d in floats)
         symbols = sorted(
             {
                 name
@@ -109,7 +103,7 @@ class _Lowering:
             self.layout.inner,
             "inner" if self.inside else "reduced",
             kept,
-            half,
+            self.cluster.half,
             tuple(symbols),
         )
 

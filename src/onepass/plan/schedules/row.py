@@ -108,7 +108,8 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
             and 2 * shared <= device.shared_bytes
         ):
             found += [replace(plain, shared_bytes=shared, depth=d) for d in (4, 2)]
-        found += [plain, replace(plain, min_blocks=0)] if resident else [plain]
+        # One resident block of 1024 threads bounds a thread to 64 registers with or without being asked to.
+        found += [plain, replace(plain, min_blocks=0)] if resident > 1 else [plain]
     return found or "too_large: the row does not fit in registers"
 
 
