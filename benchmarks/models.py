@@ -29,11 +29,11 @@ import torch
 from onepass.runtime.timer import Spread, interleaved, keep_allocator_warm
 from record import ROOT, Machine, slug, write_lines
 
-ROUNDS = 15
+ROUNDS = 9
+# Steps of a sample, one after the other without waiting between them.
+STEPS = 5
 COMPILED = ("aot_eager", "inductor", "onepass")
 CONTENDERS = ("eager", *COMPILED)
-# A fresh process must have ended by then; Inductor's first GPT-2 takes 15 s here, imports another 15.
-PROCESS_S = 240
 
 
 @dataclass(frozen=True)
@@ -106,40 +106,33 @@ def main(options: argparse.Namespace) -> int:
         kind, name, contender = options.one.split(":")
         device = torch.device(options.device or "cuda")
         subject = _Subject(MODELS[name], device)
-        if kind == "first":
-            with _alone(options.lock):
-                found = subject.first(contender)
-        else:
-            found = subject.all(options.rounds or ROUNDS)
+        with _alone(options.lock):
+            found = subject.first(contender) if kind == "first" else subject.all(options.rounds or ROUNDS)
         options.out.write_text(json.dumps(found))
         return 0
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     machine = Machine.here(device, options.commit)
     out = options.out or ROOT / "benchmarks" / "results" / slug(machine.device) / "models.jsonl"
     chosen = [m for m in MODELS.values() if not options.cases or m.name in options.cases.split(",")]
-    deadline = time.monotonic() + options.budget
     rows: list[dict[str, Any]] = []
     holds = True
-    for model in chosen:
-        if time.monotonic() > deadline:
-            print(f"not measured, out of time: {model.name}")
-            holds = False
-            continue
-        rows += _model_rows(model, device, options.rounds, machine)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_lines(out, rows)
-        holds = _print_model(model, [r for r in rows if r["case"] == model.name]) and holds
+    with tempfile.TemporaryDirectory(prefix="onepass-bench-") as name:
+        started = {m.name: _start_all(m, Path(name), device, options.rounds) for m in chosen}
+        deadline = time.monotonic() + options.budget
+        for model in chosen:
+            rows += _model_rows(model, started[model.name], device, machine, deadline)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_lines(out, rows)
+            holds = _print_model(model, [r for r in rows if r["case"] == model.name]) and holds
     print(f"rows: {out}")
     return 0 if holds else 1
 
 
 def _model_rows(
-    model: Model, device: torch.device, rounds: int | None, machine: Machine
+    model: Model, started: Sequence[_Process], device: torch.device, machine: Machine, deadline: float
 ) -> list[dict[str, Any]]:
-    (whole,) = _processes([f"all:{model.name}:"], device, rounds)
-    firsts = dict(
-        zip(COMPILED, _processes([f"first:{model.name}:{c}" for c in COMPILED], device), strict=True)
-    )
+    whole, *first = (p.result(deadline) for p in started)
+    firsts = dict(zip(COMPILED, first, strict=True))
     batch, length = model.size(device.type == "cpu")
     rows = []
     for name in CONTENDERS:
@@ -156,13 +149,14 @@ def _model_rows(
                 "contender": name,
                 "median_us": round(spread.median, 1) if spread else None,
                 "iqr_us": round(spread.iqr, 1) if spread else None,
+                "alone_us": found.get("alone_us"),
                 "first_s": first.get("first_s"),
                 "peak_bytes": found.get("peak_bytes"),
                 "error": found.get("error"),
                 "where_us": found.get("where_us"),
                 "launches": found.get("launches"),
                 "fault": found.get("fault") or first.get("fault"),
-                "protocol": "steps in turn, host's share included",
+                "protocol": f"{STEPS} steps in turn, host's share included; alone: one step",
                 "device": machine.device,
                 "versions": machine.versions,
                 "commit": machine.commit,
@@ -172,47 +166,49 @@ def _model_rows(
     return rows
 
 
-def _processes(ones: Sequence[str], device: torch.device, rounds: int | None = None) -> list[dict[str, Any]]:
-    """Run measurements in fresh processes with empty caches; the result of each, or its fault.
+@dataclass(frozen=True)
+class _Process:
+    """A measurement in a fresh process with empty caches."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    @classmethod
+    def start(cls, one: str, root: Path, device: torch.device, rounds: int | None) -> _Process:
+        folder = root / one.replace(":", "-")
+        folder.mkdir()
+        caches = ("ONEPASS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+        command = [sys.executable, str(Path(__file__).parent / "run.py"), "--suite", "models", "--one", one]
+        command += ["--out", str(folder / "out.json"), "--lock", str(root / "lock"), "--device", str(device)]
+        if rounds:
+            command += ["--rounds", str(rounds)]
+        environment = {**os.environ, **{cache: str(folder / cache) for cache in caches}}
+        with (folder / "errors").open("w") as errors:
+            process = subprocess.Popen(command, env=environment, stdout=errors, stderr=errors, text=True)
+        return cls(process, folder)
+
+    def result(self, deadline: float) -> dict[str, Any]:
+        """What was found, or the fault."""
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return {"fault": "out of time"}
+        out = self.folder / "out.json"
+        if out.exists():
+            return json.loads(out.read_text())  # type: ignore[no-any-return]
+        lines = (self.folder / "errors").read_text().strip().splitlines()
+        return {"fault": (lines or ["no message"])[-1]}
+
+
+def _start_all(model: Model, root: Path, device: torch.device, rounds: int | None) -> list[_Process]:
+    """One process for the steps of all contenders, and one a compiler for its first result.
 
     They start together, so that imports and weights do not take their time one after the other, and take turns
     for what is measured.
     """
-    with tempfile.TemporaryDirectory(prefix="onepass-bench-") as name:
-        folder = Path(name)
-        started = [_start(one, folder / str(k), device, rounds) for k, one in enumerate(ones)]
-        return [_result(process, folder / str(k)) for k, process in enumerate(started)]
-
-
-def _start(one: str, folder: Path, device: torch.device, rounds: int | None) -> subprocess.Popen[str]:
-    folder.mkdir()
-    caches = ("ONEPASS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-    command = [sys.executable, str(Path(__file__).parent / "run.py"), "--suite", "models", "--one", one]
-    command += [
-        "--out",
-        str(folder / "out.json"),
-        "--lock",
-        str(folder.parent / "lock"),
-        "--device",
-        str(device),
-    ]
-    if rounds:
-        command += ["--rounds", str(rounds)]
-    environment = {**os.environ, **{cache: str(folder / cache) for cache in caches}}
-    with (folder / "errors").open("w") as errors:
-        return subprocess.Popen(command, env=environment, stdout=errors, stderr=errors, text=True)
-
-
-def _result(process: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
-    try:
-        process.wait(PROCESS_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return {"fault": f"not done after {PROCESS_S} s"}
-    out = folder / "out.json"
-    if out.exists():
-        return json.loads(out.read_text())  # type: ignore[no-any-return]
-    return {"fault": ((folder / "errors").read_text().strip().splitlines() or ["no message"])[-1]}
+    ones = [f"all:{model.name}:", *(f"first:{model.name}:{c}" for c in COMPILED)]
+    return [_Process.start(one, root, device, rounds) for one in ones]
 
 
 @contextmanager
@@ -274,13 +270,20 @@ class _Subject:
                     "fault": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e) else ''}"
                 }
                 models.pop(name, None)
-        seconds = interleaved({n: _step(self, m) for n, (m, _) in models.items()}, rounds, self.device)
+        seconds = interleaved({n: _steps(self, m) for n, (m, _) in models.items()}, rounds, self.device)
+        alone = interleaved({n: _step(self, m) for n, (m, _) in models.items()}, rounds, self.device)
         for name, (model, backend) in models.items():
-            us = [s * 1e6 for s in seconds[name]]
+            us = [s / STEPS * 1e6 for s in seconds[name]]
             where, launches = _where(
                 _step(self, model), Spread.of(us).median, self.device, _kernel_names(backend)
             )
-            found[name] = {"us": us, "peak_bytes": self.peak(model), "where_us": where, "launches": launches}
+            found[name] = {
+                "us": us,
+                "alone_us": round(Spread.of(alone[name]).median * 1e6, 1),
+                "peak_bytes": self.peak(model),
+                "where_us": where,
+                "launches": launches,
+            }
             if backend and backend.left:
                 found[name]["fault"] = f"left to PyTorch: {'; '.join(backend.left)}"
         self.errors(models, found)
@@ -315,6 +318,14 @@ class _Subject:
 
 def _step(subject: _Subject, model: torch.nn.Module) -> Callable[[], Any]:
     return lambda: subject.run(model)
+
+
+def _steps(subject: _Subject, model: torch.nn.Module) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(STEPS):
+            subject.run(model)
+
+    return run
 
 
 def _kernel_names(backend: Any) -> frozenset[str]:
@@ -354,7 +365,7 @@ def _where(
     where: dict[str, float] = {}
     launches: dict[str, float] = {}
     for e in profiler.events():
-        if cuda and (e.device_type is not DeviceType.CUDA or e.name.startswith(_NOT_KERNELS)):
+        if cuda and (e.device_type != DeviceType.CUDA or e.name.startswith(_NOT_KERNELS)):
             continue
         us = e.time_range.elapsed_us() if cuda else e.self_cpu_time_total
         kind = _kind(e.name, onepass)
@@ -383,6 +394,7 @@ def _print_model(model: Model, rows: Sequence[Mapping[str, Any]]) -> bool:
             [
                 f"{'':10}",
                 f"{'step':>8} {'± IQR/2':>7}",
+                f"{'alone':>7}",
                 f"{'first s':>7}",
                 f"{'GiB':>6}",
                 f"{'error':>8}",
@@ -395,6 +407,7 @@ def _print_model(model: Model, rows: Sequence[Mapping[str, Any]]) -> bool:
             print(f"{name:10}  {r['fault']}")
             continue
         cells = [f"{name:10}", f"{r['median_us'] / 1e3:8.2f} {r['iqr_us'] / 2e3:7.2f}"]
+        cells.append(f"{r['alone_us'] / 1e3:7.2f}")
         cells.append(f"{r['first_s']:7.1f}" if r["first_s"] is not None else " " * 7)
         cells.append(f"{r['peak_bytes'] / 2**30:6.2f}" if r["peak_bytes"] is not None else " " * 6)
         cells.append(f"{r['error']:8.1e}")
