@@ -1,5 +1,7 @@
 """The stream kernels do what a roof must: read all, write all."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -37,8 +39,8 @@ def test_a_stream_that_stops_early_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize(("reads", "writes"), [(1, 1), (2, 1), (2, 2)])
 def test_cuda_streams_compile_without_spills(arch: str, reads: int, writes: int) -> None:
-    for store in roof.CUDA_STORES:
+    for policy, store in itertools.product(roof.CUDA_POLICIES, roof.CUDA_STORES):
         for threads in roof.CUDA_THREADS:
-            cubin = compile_cubin(roof.cuda_text(reads, writes, threads, store), "roof", arch)
+            cubin = compile_cubin(roof.cuda_text(reads, writes, threads, policy, store), "roof", arch)
             assert cubin.resources.spill_bytes == 0
             assert cubin.resources.registers <= 32

@@ -30,7 +30,7 @@ class CudaPrinter(Printer):
     args = "a."
 
     def __init__(self, kernel: Kernel, name: str, extra: tuple[tuple[str, str], ...] = ()) -> None:
-        super().__init__(kernel, name, extra)
+        super().__init__(kernel, name, (("far", "i64"), *extra))
         self.written = {
             f.tensor for f in self.block if f.kind == "pointer" and not f.ctype.startswith("const")
         }
@@ -60,11 +60,14 @@ class CudaPrinter(Printer):
         if self.rank:
             self.put(depth, f"const i64 i0 = {rest};")
 
+    def pointers(self, depth: int) -> None:
+        super().pointers(depth)
+        self.put(depth, "const unsigned long long policy = ptx_stream_policy(a.far);")
+
     def hint(self, a: Access) -> str:
         if a.tensor in self.written:
             return "plain"
-        shared = a.column != "zero" and all(s == 0 for s in a.outer)
-        return "cached" if shared or a.index else "stream"
+        return "cached" if a.shared else "stream"
 
     def table_row(self, depth: int, a: Access) -> None:
         """The pointer of a gathered row, set once."""

@@ -66,13 +66,8 @@ class RowPrinter(CudaPrinter):
     def fetch(self) -> None:
         """Everything the first loop reads, and what later loops read, in flight before anything is used."""
         for a in self.kernel.accesses:
-            shared = all(s == 0 for s in a.outer)
-            if (
-                self.streams(a)
-                and not a.index
-                and self.reads(a)
-                and (a.resident or (self.schedule.early and shared))
-            ):
+            wanted = a.resident or (self.schedule.early and a.shared)
+            if self.streams(a) and not a.index and self.reads(a) and wanted:
                 self.load_vectors(1, a)
 
     def reads(self, a: Access) -> bool:
@@ -95,12 +90,13 @@ class RowPrinter(CudaPrinter):
         lo, hi = a.window or (0, 0)
         there = f"{hi} - ({c})" + (f", {lo} - ({c})" if lo else "") if a.window else self.left(c)
         if a.column == "strided":
-            return f"load_strided<{hint}, E>({a.name}_g + (i64)({c}) * a.{a.name}_c, a.{a.name}_c, {there})"
+            at = f"{a.name}_g + (i64)({c}) * a.{a.name}_c"
+            return f"load_strided<{hint}, E>({at}, policy, a.{a.name}_c, {there})"
         if a.window is not None:
-            return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {there})"
+            return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), policy, {there})"
         if self.schedule.exact and w == self.schedule.width:
-            return f"load<{hint}, E>({a.name}_g + ({c}))"
-        return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {self.left(c)})"
+            return f"load<{hint}, E>({a.name}_g + ({c}), policy)"
+        return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), policy, {self.left(c)})"
 
     def left(self, c: str) -> str:
         return "E" if self.schedule.exact else f"cols - ({c})"

@@ -38,6 +38,12 @@ class Access:
     table: tuple[Size, Size] | None = None  # rows of that table, elements from one to the next
     resident: bool = False  # its values are needed in a later phase too
 
+    @property
+    def shared(self) -> bool:
+        """Whether other rows touch the same elements: a row vector, or a table."""
+        same = self.column != "zero" and self.outer != () and all(s == 0 for s in self.outer)
+        return same or self.index is not None
+
 
 @dataclass(frozen=True)
 class LoadValue:

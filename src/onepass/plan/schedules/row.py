@@ -72,9 +72,10 @@ def held_bytes(kernel: Kernel) -> int:
 def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     """The best first; the others hold less in a thread's registers.
 
-    Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md): up to 256
-    vectors a row two vectors a lane and blocks of 128 threads; up to 2048 four, with 1024 threads resident, which
-    bounds a thread to 64 registers; above, eight vectors of 512 lanes, 3 of them in flight where two inputs meet. Loads of
+    Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md): a warp where four vectors a
+    lane are enough, two if they are; up to 256 vectors a row two a lane and blocks of 128 threads; up to 2048 four, with
+    1024 threads resident, which bounds a thread to 64 registers; above, eight vectors of 512 lanes, 3 of them in flight
+    where two inputs meet. Where a value is computed and held, short rows are bound to 40 registers. Loads of
     row vectors after the last reduction cost nothing and free the registers that keep a second block resident.
     """
     cols = kernel.cols
@@ -86,7 +87,7 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     while width > 1 and cols < width * 2:
         width //= 2
     vectors = -(-cols // width)
-    target = 2 if vectors <= 256 else 4 if vectors <= 2048 else 8
+    target = 2 if vectors <= 64 or 128 < vectors <= 256 else 4 if vectors <= 2048 else 8
     found = []
     for most in dict.fromkeys((target, 4, 2, 8)):
         lanes = next((t for t in LANES if t * most >= vectors), 0)
@@ -96,7 +97,7 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
         if steps * width * held_bytes(kernel) > 4 * MOST_REGISTERS:
             continue
         threads = max(128, lanes)
-        resident = max(1, 1024 // threads) if steps > 2 else 0
+        resident = max(1, 1024 // threads) if steps > 2 else 1536 // threads if kernel.kept else 0
         depth = 3 if steps > 4 and kernel.kept else 0
         widths = aligned(kernel, cols, width)
         plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident, 0, depth)
