@@ -7,9 +7,8 @@ sm_100 get the corners: a ragged row, the widths whose threads hold the most, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 from unittest import mock
 
@@ -29,8 +28,6 @@ from harness.shipping import (
     spills,
 )
 from onepass import build as pipeline
-from onepass.capture import launch
-from onepass.codegen.emit import Source
 from onepass.plan.choose import candidates
 from onepass.plan.schedules.row import RowSchedule
 from onepass.runtime.nvrtc import compile_cubin
@@ -118,26 +115,3 @@ def test_every_schedule_on_the_other_architectures(arch: str) -> None:
     (kernel,) = shared.build([captured(FP32, cols, ops)])
     assert not spills([kernel])
     assert kernel.schedule.family == "row-smem"
-
-
-def test_a_launch_says_whether_what_it_reads_is_far_beyond_l2() -> None:
-    """Read once, here 1, 2 or 3 tensors of fp32: row vectors that every row reads again do not count."""
-    told: list[int] = []
-
-    def kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> Callable[..., None]:
-        at = [f.name for f in source.block].index("far")
-        return lambda blocks, device, values: told.append(int(values[at]))
-
-    device = DEVICES["sm_90"]
-    streams = {gelu_tanh_add_layer_norm: 2, layer_norm: 1, middle_softmax: 1, bias_gelu: 1}
-    for function, tensors in streams.items():
-        (built,) = Shop(device).build([captured(torch.float32, 1024, (function,))])
-        with mock.patch.object(launch, "cuda_kernel", kernel):
-            plan = launch.launch_plan(built)
-        fields = [f for f in built.source.block if f.kind != "extra"]
-        per_row = prod(map(int, (plan.sizes[1], built.kernel.cols if built.kernel.axis == "inner" else 1)))
-        edge = -(-launch.FAR * device.l2_bytes // (4 * tensors * per_row))
-        for rows in (edge - 1, edge):
-            plan.call(rows, int(plan.sizes[1]), *(0 if f.kind == "pointer" else int(f.size) for f in fields))
-        assert told == [0, 1], function.__name__
-        told.clear()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from onepass.build import Built
-from onepass.codegen.arguments import Field, statements
+from onepass.codegen.arguments import Field
 from onepass.codegen.emit import emit
-from onepass.ir.kernel import Access, LoadValue
+from onepass.ir.kernel import Access
 from onepass.ir.symbol import Size, product
 from onepass.plan.choose import kernel_name
 from onepass.plan.schedules import cpu
@@ -107,17 +106,6 @@ def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[s
     return _Alignment(tuple(m for m in masks if m[2] > 0))
 
 
-# What a kernel reads is far beyond L2 from this many times its size.
-FAR = 4
-
-
-def _far(built: Built) -> int:
-    """Elements of the space from which what is read once is far beyond L2."""
-    read = {s.access for s in statements(built.kernel) if isinstance(s, LoadValue)}
-    once = [a for a in built.kernel.accesses if a.name in read and a.column != "zero" and not a.shared]
-    return FAR * built.device.l2_bytes // max(1, sum(a.dtype.nbytes for a in once)) or sys.maxsize
-
-
 def _cuda(built: Built) -> Call:
     fields = [f for f in built.source.block if f.kind != "extra"]
     index = torch.device(built.cluster.device).index or 0
@@ -129,34 +117,33 @@ def _cuda(built: Built) -> Call:
     if isinstance(schedule, StreamSchedule):
         return _stream(built, schedule, fields, index)
     assert isinstance(schedule, StridedSchedule)
-    threads, far = schedule.threads, _far(built)
+    threads = schedule.threads
     run = cuda_kernel(built.source, built.device.arch, threads)
-    cols = next(i for i, f in enumerate(fields) if f.name == "cols")
 
     def strided(rows: int, extent: int, *values: int) -> None:
         if rows * extent:
             COUNTERS.launched += 1
-            run(-(-rows * extent // threads), index, (*values, rows * extent * values[cols] >= far))
+            run(-(-rows * extent // threads), index, values)
 
     return strided
 
 
 def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:
     run = cuda_kernel(built.source, built.device.arch, schedule.threads)
-    width, far = schedule.width, _far(built)
+    width = schedule.width
     wide = _alignment(fields, built.kernel.accesses, {a.name: width for a in built.kernel.accesses})
 
     def launch(rows: int, extent: int, *values: int) -> None:
         if rows and extent:
             COUNTERS.launched += 1
-            run(rows, index, (*values, rows * extent >= far, extent % width == 0 and wide.holds(values)))
+            run(rows, index, (*values, extent % width == 0 and wide.holds(values)))
 
     return launch
 
 
 def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int) -> Call:
     run = cuda_kernel(built.source, built.device.arch, schedule.threads)
-    width, per_block, far = schedule.width, schedule.threads * schedule.steps, _far(built)
+    width, per_block = schedule.width, schedule.threads * schedule.steps
     wide = _alignment(
         fields, built.kernel.accesses, dict.fromkeys((a.name for a in built.kernel.accesses), width)
     )
@@ -167,16 +154,16 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
         COUNTERS.launched += 1
         if extent % width == 0 and wide.holds(values):
             vectors = extent // width
-            run(-(-rows * vectors // per_block), index, (*values, rows * extent >= far, vectors, 1))
+            run(-(-rows * vectors // per_block), index, (*values, vectors, 1))
         else:
-            run(-(-rows * extent // per_block), index, (*values, rows * extent >= far, extent, 0))
+            run(-(-rows * extent // per_block), index, (*values, extent, 0))
 
     return launch
 
 
 def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -> Call:
     """The kernel for the widths that strides and row length allow, and others when a tensor starts elsewhere."""
-    kernel, arch, groups, far = built.kernel, built.device.arch, schedule.groups, _far(built)
+    kernel, arch, groups = built.kernel, built.device.arch, schedule.groups
     run = cuda_kernel(built.source, arch, schedule.threads, schedule.shared_bytes)
     widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
     aligned = _alignment(fields, kernel.accesses, widths)
@@ -204,6 +191,6 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
             if off not in narrow:
                 narrow[off] = narrower(values)
             kernel_for = narrow[off]
-        kernel_for(-(-rows // groups), index, (*values, rows * extent >= far, 0))
+        kernel_for(-(-rows // groups), index, (*values, 0))
 
     return launch

@@ -30,7 +30,7 @@ class CudaPrinter(Printer):
     args = "a."
 
     def __init__(self, kernel: Kernel, name: str, extra: tuple[tuple[str, str], ...] = ()) -> None:
-        super().__init__(kernel, name, (("far", "i64"), *extra))
+        super().__init__(kernel, name, extra)
         self.written = {
             f.tensor for f in self.block if f.kind == "pointer" and not f.ctype.startswith("const")
         }
@@ -59,10 +59,6 @@ class CudaPrinter(Printer):
             rest = f"r{k}"
         if self.rank:
             self.put(depth, f"const i64 i0 = {rest};")
-
-    def pointers(self, depth: int) -> None:
-        super().pointers(depth)
-        self.put(depth, "const unsigned long long policy = ptx_stream_policy(a.far);")
 
     def hint(self, a: Access) -> str:
         if a.tensor in self.written:

@@ -80,11 +80,11 @@ class FlatPrinter(CudaPrinter):
         hint = self.hint(a)
         if a.column == "strided":
             left = "E" if a.window is None else f"(int)({a.window[1]} - c)"
-            text = f"load_strided<{hint}, E>({a.name}_g + c * a.{a.name}_c, policy, a.{a.name}_c, {left})"
+            text = f"load_strided<{hint}, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {left})"
         elif a.window is None:
-            return f"load<{hint}, E>({a.name}_g + c, policy)"
+            return f"load<{hint}, E>({a.name}_g + c)"
         else:
-            text = f"load_part<{hint}, E, E>({a.name}_g + c, policy, (int)({a.window[1]} - c))"
+            text = f"load_part<{hint}, E, E>({a.name}_g + c, (int)({a.window[1]} - c))"
         if a.window is None or a.window[0] == 0:
             return text
         return f"c < {a.window[0]} ? vec<{a.dtype.ctype}, E>{{}} : {text}"

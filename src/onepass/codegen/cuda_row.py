@@ -90,13 +90,12 @@ class RowPrinter(CudaPrinter):
         lo, hi = a.window or (0, 0)
         there = f"{hi} - ({c})" + (f", {lo} - ({c})" if lo else "") if a.window else self.left(c)
         if a.column == "strided":
-            at = f"{a.name}_g + (i64)({c}) * a.{a.name}_c"
-            return f"load_strided<{hint}, E>({at}, policy, a.{a.name}_c, {there})"
+            return f"load_strided<{hint}, E>({a.name}_g + (i64)({c}) * a.{a.name}_c, a.{a.name}_c, {there})"
         if a.window is not None:
-            return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), policy, {there})"
+            return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {there})"
         if self.schedule.exact and w == self.schedule.width:
-            return f"load<{hint}, E>({a.name}_g + ({c}), policy)"
-        return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), policy, {self.left(c)})"
+            return f"load<{hint}, E>({a.name}_g + ({c}))"
+        return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {self.left(c)})"
 
     def left(self, c: str) -> str:
         return "E" if self.schedule.exact else f"cols - ({c})"

@@ -39,9 +39,8 @@ class StreamPrinter(RowPrinter):
     def load_text(self, a: Access, c: str) -> str:
         hint = self.hint(a)
         if a.column == "strided":
-            at = f"{a.name}_g + ({c}) * a.{a.name}_c"
-            return f"load_strided<{hint}, E>({at}, policy, a.{a.name}_c, {self.left(c)})"
-        return f"load_part<{hint}, E, A>({a.name}_g + ({c}), policy, {self.left(c)})"
+            return f"load_strided<{hint}, E>({a.name}_g + ({c}) * a.{a.name}_c, a.{a.name}_c, {self.left(c)})"
+        return f"load_part<{hint}, E, A>({a.name}_g + ({c}), {self.left(c)})"
 
     def left(self, c: str) -> str:
         return f"(cols - ({c}) < E ? (int)(cols - ({c})) : E)"

@@ -55,7 +55,7 @@ class StridedPrinter(CudaPrinter):
             self.put(
                 depth,
                 f"const {TYPE[s.kind]} {s.name} = "
-                f"{self.element(s, f'load<{self.hint(a)}, 1>({self.place(a, r)}, policy)', '0')};",
+                f"{self.element(s, f'load<{self.hint(a)}, 1>({self.place(a, r)})', '0')};",
             )
         elif isinstance(s, StoreValue):
             a = self.kernel.access(s.access)

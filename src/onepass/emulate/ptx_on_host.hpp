@@ -84,17 +84,15 @@ ONEPASS_HOST float ptx_lg2(float x) {
 // ---- memory ----
 
 #define ONEPASS_LOADS(kind, path)                                                                          \
-  ONEPASS_HOST u32x4 ptx_load16_##kind(const void* p, unsigned long long) { return onepass_get<u32x4>(p, path); }              \
-  ONEPASS_HOST u32x2 ptx_load8_##kind(const void* p, unsigned long long) { return onepass_get<u32x2>(p, path); }               \
-  ONEPASS_HOST unsigned ptx_load4_##kind(const void* p, unsigned long long) { return onepass_get<unsigned>(p, path); }         \
-  ONEPASS_HOST unsigned ptx_load2_##kind(const void* p, unsigned long long) { return onepass_get<unsigned short>(p, path); }   \
-  ONEPASS_HOST unsigned ptx_load1_##kind(const void* p, unsigned long long) { return onepass_get<unsigned char>(p, path); }
+  ONEPASS_HOST u32x4 ptx_load16_##kind(const void* p) { return onepass_get<u32x4>(p, path); }              \
+  ONEPASS_HOST u32x2 ptx_load8_##kind(const void* p) { return onepass_get<u32x2>(p, path); }               \
+  ONEPASS_HOST unsigned ptx_load4_##kind(const void* p) { return onepass_get<unsigned>(p, path); }         \
+  ONEPASS_HOST unsigned ptx_load2_##kind(const void* p) { return onepass_get<unsigned short>(p, path); }   \
+  ONEPASS_HOST unsigned ptx_load1_##kind(const void* p) { return onepass_get<unsigned char>(p, path); }
 ONEPASS_LOADS(stream, read_only_path)
 ONEPASS_LOADS(cached, read_only_path)
 ONEPASS_LOADS(plain, plain_path)
 #undef ONEPASS_LOADS
-
-ONEPASS_HOST unsigned long long ptx_stream_policy(bool) { return 0; }
 
 #define ONEPASS_STORES(kind)                                                                                     \
   ONEPASS_HOST void ptx_store16_##kind(void* p, u32x4 v) { onepass_put(p, v, plain_path); }                      \

@@ -30,17 +30,17 @@ template <> struct from_value<b8> {
 // E neighbouring elements of which only those from `first` on and below `left` are there, in accesses of W elements, each
 // wholly there or not at all; the rest are zero.
 template <Hint H, int E, int W, class T>
-ONEPASS_INLINE vec<T, E> load_part(const T* p, unsigned long long policy, int left, int first = 0) {
+ONEPASS_INLINE vec<T, E> load_part(const T* p, int left, int first = 0) {
   if constexpr (W == E) {
     vec<T, E> v = {};
-    if (left > 0 && first <= 0) v = load<H, E>(p, policy);
+    if (left > 0 && first <= 0) v = load<H, E>(p);
     return v;
   } else {
     vec<T, E> v = {};
 #pragma unroll
     for (int j = 0; j < E / W; ++j) {
       if (j * W < left && j * W >= first) {
-        const vec<T, W> q = load<H, W>(p + j * W, policy);
+        const vec<T, W> q = load<H, W>(p + j * W);
 #pragma unroll
         for (int i = 0; i < W; ++i) v.set(j * W + i, q.get(i));
       }
@@ -65,11 +65,11 @@ ONEPASS_INLINE void store_part(T* p, const vec<T, E>& v, int left) {
   }
 }
 template <Hint H, int E, class T>
-ONEPASS_INLINE vec<T, E> load_strided(const T* p, unsigned long long policy, i64 step, int left, int first = 0) {
+ONEPASS_INLINE vec<T, E> load_strided(const T* p, i64 step, int left, int first = 0) {
   vec<T, E> v = {};
 #pragma unroll
   for (int i = 0; i < E; ++i)
-    if (i < left && i >= first) v.set(i, load<H, 1>(p + i * step, policy).get(0));
+    if (i < left && i >= first) v.set(i, load<H, 1>(p + i * step).get(0));
   return v;
 }
 template <Hint H, int E, class T>

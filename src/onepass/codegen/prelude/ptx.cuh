@@ -67,63 +67,58 @@ ONEPASS_DEVICE float ptx_div(float a, float b) {
   return r;
 }
 
-// Global loads. `stream` is read once: it leaves no line in L1, and its lines stay in L2 as `policy` says. `cached` is
-// read again by other rows. Both go through the read-only path, so the memory must not be written while the kernel runs.
-#define ONEPASS_LOADS(kind, modifier, policy16, policy8, policy1)                                         \
-  ONEPASS_DEVICE u32x4 ptx_load16_##kind(const void* p, unsigned long long policy) {                      \
+// Lines that stay in L2 as long as they can.
+ONEPASS_DEVICE unsigned long long ptx_evict_last() {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(policy));
+  return policy;
+}
+
+// Global loads. `stream` is read once: it leaves no line in L1. Its lines are of no more use in L2 either, but what leaves
+// L2 in their place is what was written, and in longer bursts: memory turns around less often. `cached` is read again by
+// other rows. Both go through the read-only path, so the memory must not be written while the kernel runs.
+#define ONEPASS_LOADS(kind, modifier, policy16, policy8, policy1, ...)                                    \
+  ONEPASS_DEVICE u32x4 ptx_load16_##kind(const void* p) {                                                 \
     u32x4 r;                                                                                              \
     asm("ld.global.nc" modifier ".v4.u32 {%0, %1, %2, %3}, [%4]" policy16 ";"                             \
-        : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p), "l"(policy));                              \
+        : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p) __VA_ARGS__);                               \
     return r;                                                                                             \
   }                                                                                                       \
-  ONEPASS_DEVICE u32x2 ptx_load8_##kind(const void* p, unsigned long long policy) {                       \
+  ONEPASS_DEVICE u32x2 ptx_load8_##kind(const void* p) {                                                  \
     u32x2 r;                                                                                              \
     asm("ld.global.nc" modifier ".v2.u32 {%0, %1}, [%2]" policy8 ";"                                      \
-        : "=r"(r.x), "=r"(r.y) : "l"(p), "l"(policy));                                                    \
+        : "=r"(r.x), "=r"(r.y) : "l"(p) __VA_ARGS__);                                                     \
     return r;                                                                                             \
   }                                                                                                       \
-  ONEPASS_DEVICE unsigned ptx_load4_##kind(const void* p, unsigned long long policy) {                    \
+  ONEPASS_DEVICE unsigned ptx_load4_##kind(const void* p) {                                               \
     unsigned r;                                                                                           \
-    asm("ld.global.nc" modifier ".u32 %0, [%1]" policy1 ";" : "=r"(r) : "l"(p), "l"(policy));             \
+    asm("ld.global.nc" modifier ".u32 %0, [%1]" policy1 ";" : "=r"(r) : "l"(p) __VA_ARGS__);              \
     return r;                                                                                             \
   }                                                                                                       \
-  ONEPASS_DEVICE unsigned ptx_load2_##kind(const void* p, unsigned long long policy) {                    \
+  ONEPASS_DEVICE unsigned ptx_load2_##kind(const void* p) {                                               \
     unsigned short r;                                                                                     \
-    asm("ld.global.nc" modifier ".u16 %0, [%1]" policy1 ";" : "=h"(r) : "l"(p), "l"(policy));             \
+    asm("ld.global.nc" modifier ".u16 %0, [%1]" policy1 ";" : "=h"(r) : "l"(p) __VA_ARGS__);              \
     return r;                                                                                             \
   }                                                                                                       \
-  ONEPASS_DEVICE unsigned ptx_load1_##kind(const void* p, unsigned long long policy) {                    \
+  ONEPASS_DEVICE unsigned ptx_load1_##kind(const void* p) {                                               \
     unsigned r;                                                                                           \
-    asm("ld.global.nc" modifier ".u8 %0, [%1]" policy1 ";" : "=r"(r) : "l"(p), "l"(policy));              \
+    asm("ld.global.nc" modifier ".u8 %0, [%1]" policy1 ";" : "=r"(r) : "l"(p) __VA_ARGS__);               \
     return r;                                                                                             \
   }
 #if __CUDA_ARCH__ >= 800
-ONEPASS_LOADS(stream, ".L1::no_allocate.L2::cache_hint", ", %5", ", %3", ", %2")
+ONEPASS_LOADS(stream, ".L1::no_allocate.L2::cache_hint", ", %5", ", %3", ", %2", , "l"(ptx_evict_last()))
 #else
 ONEPASS_LOADS(stream, ".L1::no_allocate", "", "", "")
 #endif
 ONEPASS_LOADS(cached, ".L1::evict_last", "", "", "")
 #undef ONEPASS_LOADS
 
-// For how long lines of streamed loads stay in L2. `far`: all that is read is larger than L2. Such lines are of no use,
-// yet keeping them is quicker: what leaves in their place is what was written, in longer bursts to memory.
-ONEPASS_DEVICE unsigned long long ptx_stream_policy(bool far) {
-#if __CUDA_ARCH__ >= 800
-  unsigned long long last, normal;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(last));
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(normal));
-  return far ? last : normal;
-#else
-  return 0;
-#endif
-}
-
 // Memory that the kernel may also write: ordinary accesses, which the compiler keeps in order.
-ONEPASS_DEVICE u32x4 ptx_load16_plain(const void* p, unsigned long long) { return *(const u32x4*)p; }
-ONEPASS_DEVICE u32x2 ptx_load8_plain(const void* p, unsigned long long) { return *(const u32x2*)p; }
-ONEPASS_DEVICE unsigned ptx_load4_plain(const void* p, unsigned long long) { return *(const unsigned*)p; }
-ONEPASS_DEVICE unsigned ptx_load2_plain(const void* p, unsigned long long) { return *(const unsigned short*)p; }
-ONEPASS_DEVICE unsigned ptx_load1_plain(const void* p, unsigned long long) { return *(const unsigned char*)p; }
+ONEPASS_DEVICE u32x4 ptx_load16_plain(const void* p) { return *(const u32x4*)p; }
+ONEPASS_DEVICE u32x2 ptx_load8_plain(const void* p) { return *(const u32x2*)p; }
+ONEPASS_DEVICE unsigned ptx_load4_plain(const void* p) { return *(const unsigned*)p; }
+ONEPASS_DEVICE unsigned ptx_load2_plain(const void* p) { return *(const unsigned short*)p; }
+ONEPASS_DEVICE unsigned ptx_load1_plain(const void* p) { return *(const unsigned char*)p; }
 ONEPASS_DEVICE void ptx_store16_plain(void* p, u32x4 v) { *(u32x4*)p = v; }
 ONEPASS_DEVICE void ptx_store8_plain(void* p, u32x2 v) { *(u32x2*)p = v; }
 ONEPASS_DEVICE void ptx_store4_plain(void* p, unsigned v) { *(unsigned*)p = v; }

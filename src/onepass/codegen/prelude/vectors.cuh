@@ -89,10 +89,10 @@ ONEPASS_INLINE vec<T, W> pack(const float (&in)[W]) { return packer<T>::of(in); 
 template <int B> struct piece;
 #define ONEPASS_PIECE(B, R)                                                                               \
   template <> struct piece<B> {                                                                           \
-    template <Hint H> static __device__ __forceinline__ R load(const void* p, unsigned long long policy) { \
-      if constexpr (H == stream) return ptx_load##B##_stream(p, policy);                                  \
-      else if constexpr (H == cached) return ptx_load##B##_cached(p, policy);                             \
-      else return ptx_load##B##_plain(p, policy);                                                         \
+    template <Hint H> static __device__ __forceinline__ R load(const void* p) {                           \
+      if constexpr (H == stream) return ptx_load##B##_stream(p);                                          \
+      else if constexpr (H == cached) return ptx_load##B##_cached(p);                                     \
+      else return ptx_load##B##_plain(p);                                                                 \
     }                                                                                                     \
     template <Hint H> static __device__ __forceinline__ void store(void* p, R v) {                        \
       if constexpr (H == stream) ptx_store##B##_stream(p, v);                                             \
@@ -108,21 +108,21 @@ ONEPASS_PIECE(1, unsigned)
 
 // W elements from p, which must be aligned to min(16, W * sizeof(T)) bytes; more than 16 bytes are several accesses.
 template <Hint H, int W, class T>
-ONEPASS_INLINE vec<T, W> load(const T* p, unsigned long long policy = 0) {
+ONEPASS_INLINE vec<T, W> load(const T* p) {
   vec<T, W> v;
   constexpr int B = vec<T, W>::bytes;
   const char* at = (const char*)p;
   if constexpr (B >= 16) {
 #pragma unroll
     for (int i = 0; i < B / 16; ++i) {
-      const u32x4 q = piece<16>::load<H>(at + 16 * i, policy);
+      const u32x4 q = piece<16>::load<H>(at + 16 * i);
       v.w[4 * i] = q.x; v.w[4 * i + 1] = q.y; v.w[4 * i + 2] = q.z; v.w[4 * i + 3] = q.w;
     }
   } else if constexpr (B == 8) {
-    const u32x2 q = piece<8>::load<H>(at, policy);
+    const u32x2 q = piece<8>::load<H>(at);
     v.w[0] = q.x; v.w[1] = q.y;
   } else {
-    v.w[0] = piece<B>::template load<H>(at, policy);
+    v.w[0] = piece<B>::template load<H>(at);
   }
   return v;
 }
