@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.fx import Node
 
 from onepass.build import Built, Plan
+from onepass.capture.attention_op import called
 from onepass.capture.launch import launch_plan
 from onepass.capture.normalize import Captured, is_view
 from onepass.capture.sizes import is_data_dependent, shares_elements, size
@@ -175,7 +176,7 @@ class _Writer:
         uses: list[str] = []
         arguments = [self.argument(a, uses) for a in node.args]
         arguments += [f"{k}={self.argument(v, uses)}" for k, v in node.kwargs.items()]
-        self.put(f"{name} = {self.constant(node.target)}({', '.join(arguments)})", uses)
+        self.put(f"{name} = {self.constant(called(node.target))}({', '.join(arguments)})", uses)
         self.made.add(name)
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor) and not is_view(node):

@@ -97,7 +97,9 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
         if steps * width * held_bytes(kernel) > 4 * MOST_REGISTERS:
             continue
         threads = max(128, lanes)
-        resident = max(1, 1024 // threads) if steps > 2 else 1536 // threads if kernel.kept and width == 4 else 0
+        resident = (
+            max(1, 1024 // threads) if steps > 2 else 1536 // threads if kernel.kept and width == 4 else 0
+        )
         depth = 3 if steps > 4 and kernel.kept else 0
         widths = aligned(kernel, cols, width)
         plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident, 0, depth)
