@@ -23,6 +23,7 @@ def health(**states: State) -> Health:
         (health(nvrtc=State.MISSING), False, "kernels on the CPU"),
         (health(host=State.MISSING, gpu=State.MISSING), False, "leaves everything to PyTorch"),
         (health(compile=State.MISSING), False, "can't run here"),
+        (replace(health(), off=True), False, "switched off"),
     ],
 )
 def test_verdict(found: Health, good: bool, says: str) -> None:
@@ -61,6 +62,7 @@ def test_a_switched_off_cache_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("ONEPASS_CXX_FLAGS", "-no-such-flag", "C++ compiler"),
         ("ONEPASS_FUEL", "many", "settings"),
+        ("ONEPASS_DISABEL", "1", "settings"),
         ("ONEPASS_CACHE_DIR", "/proc/no/such/place", "cache"),
     ],
 )
@@ -70,3 +72,16 @@ def test_what_is_there_and_does_not_work_is_found_out(
     assert examine().state(check) is State.OK
     monkeypatch.setenv(name, value)
     assert examine().state(check) is not State.OK
+
+
+def test_being_switched_off_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not examine().off
+    monkeypatch.setenv("ONEPASS_DISABLE", "1")
+    assert examine().off
+
+
+def test_a_misspelt_setting_is_told_from_the_one_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEPASS_DISABEL", "1")
+    (check,) = (c for c in examine().checks if c.name == "settings")
+    assert "ONEPASS_DISABEL" in check.found
+    assert "ONEPASS_DISABLE?" in check.advice

@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,6 +46,7 @@ class Health:
     """All checks, and what follows for the two targets."""
 
     checks: tuple[Check, ...]
+    off: bool = False  # by ONEPASS_DISABLE
 
     def state(self, name: str) -> State:
         """Look a check up by name."""
@@ -65,6 +67,8 @@ class Health:
         """One sentence: where onepass runs its own kernels on this machine."""
         if self.state("compile") is State.MISSING:
             return "onepass can't run here: this PyTorch can't compile with this Python."
+        if self.off:
+            return "onepass is switched off by ONEPASS_DISABLE: everything runs in PyTorch."
         targets = [name for name, usable in (("the GPU", self.cuda), ("the CPU", self.cpu)) if usable]
         if not targets:
             return "onepass leaves everything to PyTorch here: no working C++ compiler, no usable GPU."
@@ -74,7 +78,8 @@ class Health:
     def good(self) -> bool:
         """Whether onepass runs kernels of its own here, and on the GPU if there is one."""
         gpu_wasted = self.state("GPU") is State.OK and not self.cuda
-        return self.state("compile") is not State.MISSING and (self.cpu or self.cuda) and not gpu_wasted
+        usable = self.state("compile") is not State.MISSING and (self.cpu or self.cuda)
+        return usable and not gpu_wasted and not self.off
 
 
 def doctor(
@@ -110,7 +115,8 @@ def examine() -> Health:
             _host(),
             _openmp(),
             _cache(),
-        )
+        ),
+        _is_off(),
     )
 
 
@@ -218,20 +224,31 @@ def _settings() -> Check:
     from onepass.errors import BadSetting
     from onepass.settings import SETTINGS
 
-    wrong: list[BadSetting] = []
+    wrong: list[tuple[str, str]] = []
     for setting in SETTINGS:
         try:
             setting.read()
         except BadSetting as error:
-            wrong.append(error)
+            wrong.append((error.what(), error.advice()))
+    names = [s.name for s in SETTINGS]
+    for name in sorted(os.environ):
+        if name.startswith("ONEPASS_") and name not in names:
+            (closest,) = get_close_matches(name, names, 1, cutoff=0.0)
+            wrong.append((f"{name} is no setting", f"Did you mean {closest}?"))
     if wrong:
-        return Check(
-            "settings",
-            State.LESS,
-            *("; ".join(parts) for parts in zip(*((e.what(), e.advice()) for e in wrong), strict=True)),
-        )
-    given = [s.name for s in SETTINGS if os.environ.get(s.name)]
+        return Check("settings", State.LESS, *("; ".join(parts) for parts in zip(*wrong, strict=True)))
+    given = [name for name in names if os.environ.get(name)]
     return Check("settings", State.OK, ", ".join(given) or "none set")
+
+
+def _is_off() -> bool:
+    from onepass.errors import BadSetting
+    from onepass.settings import DISABLE
+
+    try:
+        return DISABLE.read()
+    except BadSetting:
+        return False
 
 
 def _host() -> Check:
