@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from harness.models import MODELS, Model, randomised
+from harness.models import (
+    MODELS,
+    Model,
+    check,
+    inputs,
+    prepare,
+    randomised,
+)
 from onepass.api import totals
 from onepass.capture.backend import Backend
 from onepass.ops.table import LEFT
 from onepass.runtime.counters import COUNTERS
-
-# Two right ways to round differ by this much and less over a whole model; a wrong kernel is off by far more.
-WORSE_THAN_EAGER = 1.2
 
 FIRST, SECOND = (4, 16), (3, 11)
 
@@ -33,54 +35,6 @@ def fresh() -> Iterator[None]:
     torch.manual_seed(0)
     with torch.no_grad():
         yield
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A model in one dtype, the same in float64, and its compiled form."""
-
-    model: torch.nn.Module
-    exact: torch.nn.Module
-    compiled: Callable[..., Any]
-    backend: Backend
-
-
-def prepare(described: Model, dtype: torch.dtype, dynamic: bool | None = None) -> Prepared:
-    model = randomised(described.build).to(dtype)
-    backend = Backend()
-    compiled = torch.compile(model, backend=backend, dynamic=dynamic)
-    return Prepared(model, copy.deepcopy(model).double(), compiled, backend)
-
-
-def inputs(described: Model, shape: tuple[int, int], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    made = described.inputs(*shape)
-    return {name: x.to(dtype) if x.is_floating_point() else x for name, x in made.items()}
-
-
-def results(output: Any) -> list[torch.Tensor]:
-    """The floating-point tensors of a model's output, caches left out."""
-    if isinstance(output, torch.Tensor):
-        return [output] if output.is_floating_point() else []
-    parts = (
-        output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
-    )
-    return [t for part in parts for t in results(part)]
-
-
-def check(prepared: Prepared, given: dict[str, torch.Tensor]) -> None:
-    """All results together are at most so much further from float64 than eager's."""
-    double = {name: x.double() if x.is_floating_point() else x for name, x in given.items()}
-    exact = results(prepared.exact(**double))
-    ours, eagers = results(prepared.compiled(**given)), results(prepared.model(**given))
-    assert [(t.dtype, t.shape) for t in ours] == [(t.dtype, t.shape) for t in eagers]
-    error, allowed = relative_error(ours, exact), relative_error(eagers, exact) * WORSE_THAN_EAGER
-    assert 0 < error <= allowed, (error, allowed)
-
-
-def relative_error(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    """NaN, which no comparison lets pass, if any value is."""
-    flat, right = (torch.cat([t.double().flatten() for t in tensors]) for tensors in (got, exact))
-    return ((flat - right).norm() / right.norm()).item()
 
 
 def another(described: Model) -> tuple[int, int]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from onepass.capture.backend import Backend
+
+# Two right ways to round differ by this much and less over a whole model; a wrong kernel is off by far more.
+WORSE_THAN_EAGER = 1.2
 
 VOCABULARY = 101
 HIDDEN, HEADS, LAYERS, WIDE = 64, 4, 2, 128
@@ -191,3 +197,58 @@ def first(output: Any) -> Tensor:
     result = output if isinstance(output, Tensor) else output[0]
     assert isinstance(result, Tensor)
     return result
+
+
+# Against eager and float64
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model in one dtype, the same in float64, and its compiled form."""
+
+    model: nn.Module
+    exact: nn.Module
+    compiled: Callable[..., Any]
+    backend: Backend
+
+
+def prepare(
+    described: Model, dtype: torch.dtype, dynamic: bool | None = None, device: str = "cpu"
+) -> Prepared:
+    model = randomised(described.build).to(device, dtype)
+    backend = Backend()
+    compiled = torch.compile(model, backend=backend, dynamic=dynamic)
+    return Prepared(model, copy.deepcopy(model).double(), compiled, backend)
+
+
+def inputs(
+    described: Model, shape: tuple[int, int], dtype: torch.dtype, device: str = "cpu"
+) -> dict[str, Tensor]:
+    made = described.inputs(*shape)
+    return {name: x.to(device, dtype if x.is_floating_point() else None) for name, x in made.items()}
+
+
+def results(output: Any) -> list[Tensor]:
+    """The floating-point tensors of a model's output, caches left out."""
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    parts = (
+        output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
+    )
+    return [t for part in parts for t in results(part)]
+
+
+def check(prepared: Prepared, given: dict[str, Tensor]) -> None:
+    """All results together are at most so much further from float64 than eager's."""
+    double = {name: x.double() if x.is_floating_point() else x for name, x in given.items()}
+    exact = results(prepared.exact(**double))
+    ours, eagers = results(prepared.compiled(**given)), results(prepared.model(**given))
+    assert [(t.dtype, t.shape) for t in ours] == [(t.dtype, t.shape) for t in eagers]
+    error, allowed = relative_error(ours, exact), relative_error(eagers, exact) * WORSE_THAN_EAGER
+    assert 0 < error <= allowed, (error, allowed)
+
+
+def relative_error(got: list[Tensor], exact: list[Tensor]) -> float:
+    """NaN, which no comparison lets pass, if any value is."""
+    flat, right = (torch.cat([t.double().flatten() for t in tensors]) for tensors in (got, exact))
+    return ((flat - right).norm() / right.norm()).item()
