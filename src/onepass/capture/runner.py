@@ -165,17 +165,20 @@ class _Writer:
 
     def call(self, call: Call) -> None:
         node = self.nodes[call.name]
-        self.evaluate(node)
+        if call.bare:
+            self.evaluate(node, overload(call.target), node.args[1:])
+        else:
+            self.evaluate(node)
 
-    def evaluate(self, node: Node) -> str:
-        """A line that calls a node's ATen op; its variable."""
+    def evaluate(self, node: Node, target: Any = None, args: tuple[Any, ...] | None = None) -> str:
+        """A line that calls a node's ATen op, or ``target`` with ``args`` in its place; its variable."""
         name = variable(node.name)
         if name in self.made:
             return name
         uses: list[str] = []
-        arguments = [self.argument(a, uses) for a in node.args]
+        arguments = [self.argument(a, uses) for a in (node.args if args is None else args)]
         arguments += [f"{k}={self.argument(v, uses)}" for k, v in node.kwargs.items()]
-        self.put(f"{name} = {self.constant(node.target)}({', '.join(arguments)})", uses)
+        self.put(f"{name} = {self.constant(target or node.target)}({', '.join(arguments)})", uses)
         self.made.add(name)
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor) and not is_view(node):
@@ -252,6 +255,11 @@ class _Writer:
         value: Any = self.nodes[tensor if tensor in self.nodes else base].meta["val"]
         found: torch.Tensor = value if tensor in self.nodes else value[int(part)]
         return found
+
+
+def overload(name: str) -> Any:
+    """The ATen op of a name such as ``mm.default``."""
+    return operator.attrgetter(name)(torch.ops.aten)
 
 
 def variable(name: str) -> str:
