@@ -323,9 +323,9 @@ class _Reader:
         On the CPU PyTorch copies the bias into the result before it multiplies; cuBLAS adds it for nothing. In 16 bits
         the product would be rounded before the bias is added.
         """
-        value = node.meta["val"]
         if name not in WITHOUT_BIAS or self.denied(name) or len(node.args) != 3 or node.kwargs:
             return None
+        value = node.meta["val"]
         bias = self.operands.get(_first(node).name)
         if value.device.type != "cpu" or value.dtype is not torch.float32 or not isinstance(bias, Operand):
             return None
