@@ -12,6 +12,7 @@ from onepass.codegen.emit import Source, emit
 from onepass.device import Device, of
 from onepass.ir.cluster import Call, Cluster, Program
 from onepass.ir.kernel import Kernel
+from onepass.plan.bias import hand_over
 from onepass.plan.choose import Candidate, Schedule, candidates, kernel_name
 from onepass.plan.cost import Hints, Traffic, number, time_us, traffic
 from onepass.plan.decision import Decision
@@ -76,10 +77,11 @@ def build(program: Program, hints: Hints, *, fuel: int | None = None, run: bool 
     times: dict[str, float] = {}
     with _timed(times, "merge"):
         merged = merge(program, hints, fit, fuel)
+        planned = hand_over(merged.items, program, fit)
     with _timed(times, "compile"):
-        made = at_once([partial(one, item, hints, run) for item in merged.items if isinstance(item, Cluster)])
+        made = at_once([partial(one, item, hints, run) for item in planned if isinstance(item, Cluster)])
         kernels = iter(made)
-        items = [next(kernels) if isinstance(item, Cluster) else item for item in merged.items]
+        items = [next(kernels) if isinstance(item, Cluster) else item for item in planned]
     return Plan(program, tuple(items), merged.decisions, hints, times)
 
 

@@ -472,3 +472,21 @@ def test_the_sign_of_zero_is_kept(dtype: torch.dtype) -> None:
         found, expected = torch.compile(lambda x, f=f: f(x), backend=Backend())(zeros), f(zeros)
         assert torch.equal(found.signbit(), expected.signbit()), f
         assert (found == 0).all()
+
+
+def test_a_chain_of_views_is_one_step() -> None:
+    """And one for two that walk alike. What begins elsewhere than its tensor, or may be a copy, is made as it was."""
+    w = R(6, 6)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.sin(x)
+        a = y.view(2, 2, 6).transpose(0, 1).reshape(4, 6) @ w.t()
+        b = y.unsqueeze(0).view(4, 6) @ w.t()
+        return a, b, y.view(4, 6) @ w, y[1:].view(-1), y.view(2, 2, 6), y.unsqueeze(0).view(2, 2, 6)
+
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        (compiled,) = compiled_like_eager(f, X, dynamic=dynamic).compiled
+        walks = [line for line in compiled.text.splitlines() if ".as_strided(" in line]
+        assert len(walks) == 5
+        assert len({line.split(" = ")[1] for line in walks}) == 4  # two results are two tensors

@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from onepass.capture.normalize import Captured, describe, normalize
+from onepass.capture.runner import overload
 from onepass.ir.cluster import Call, Cluster, Program
 from onepass.ir.interpret import Memory, Watch, number, place, run_program
 
@@ -78,7 +79,10 @@ class Oracle:
 
     def call(self, call: Call, memory: Memory) -> Mapping[str, torch.Tensor]:
         node = self.nodes[call.name]
-        result = self.evaluate(node, memory)
+        if call.bare:
+            result = overload(call.target)(*(self.value(x, memory) for x in node.args[1:]))
+        else:
+            result = self.evaluate(node, memory)
         self.made[node.name] = result
         parts = (
             {f"{node.name}.{i}": r for i, r in enumerate(result)}

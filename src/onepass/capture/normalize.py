@@ -18,10 +18,10 @@ from onepass.capture.views import followed
 from onepass.dtypes import from_torch
 from onepass.errors import LeftToPyTorch
 from onepass.ir.address import View, contiguous
-from onepass.ir.cluster import Call, Cluster, EagerOp, Item, Program, Tensor
+from onepass.ir.cluster import Addend, Call, Cluster, EagerOp, Item, Program, Tensor
 from onepass.ir.symbol import Size
 from onepass.ops.opdef import CompositeDef
-from onepass.ops.table import BY_ATEN, BY_PLACE, COMPUTE_BOUND, LEFT, VIEWS
+from onepass.ops.table import BY_ATEN, BY_PLACE, COMPUTE_BOUND, LEFT, VIEWS, WITHOUT_BIAS
 
 
 @dataclass
@@ -140,7 +140,7 @@ class _Reader:
         """Why no expansion is tried; empty when one is."""
         if name in COMPUTE_BOUND or name.removeprefix("onepass.") in COMPUTE_BOUND:
             return "compute-bound"
-        if name in self.deny or name.split(".")[0] in self.deny:
+        if self.denied(name):
             return "denied: named in the deny list"
         if name not in BY_ATEN:
             return f"unsupported op: {LEFT[name]}" if name in LEFT else "unsupported op"
@@ -166,6 +166,9 @@ class _Reader:
         if len(devices) > 1 or any(d.type not in ("cpu", "cuda") for d in devices):
             return "device: operands on different or unsupported devices"
         return ""
+
+    def denied(self, name: str) -> bool:
+        return name in self.deny or name.split(".")[0] in self.deny
 
     def fused(self, node: Node, name: str, value: Any) -> None:
         """Nothing is kept of an op before all of it is known to work: it may be refused at any step."""
@@ -310,8 +313,28 @@ class _Reader:
                 "" if bound == "compute" else reason,
                 mutates,
                 seeded or bool(mutates),
+                self.addend(node, name),
             )
         )
+
+    def addend(self, node: Node, name: str) -> Addend | None:
+        """The bias of a matmul, where a kernel that reads the result had better add it.
+
+        On the CPU PyTorch copies the bias into the result before it multiplies; cuBLAS adds it for nothing. In 16 bits
+        the product would be rounded before the bias is added.
+        """
+        if name not in WITHOUT_BIAS or self.denied(name) or len(node.args) != 3 or node.kwargs:
+            return None
+        value = node.meta["val"]
+        bias = self.operands.get(_first(node).name)
+        if value.device.type != "cpu" or value.dtype is not torch.float32 or not isinstance(bias, Operand):
+            return None
+        rows, cols = map(size, value.shape)
+        if bias.tensor is None or bias.view is None or bias.shape != (cols,):
+            return None
+        if [size(s) for s in value.stride()] != [cols, 1]:
+            return None
+        return Addend(bias.tensor.name, View(((rows, 0), *bias.view.dims), bias.view.offset))
 
     def getitem(self, node: Node) -> None:
         source, index = _first(node).name, node.args[1]

@@ -169,10 +169,19 @@ def operands(node: Node) -> Iterable[str]:
 
 
 @dataclass(frozen=True)
+class Addend:
+    """What a call adds to its result and a reader could add instead. ``view``: the result's numbering to the tensor's."""
+
+    tensor: str
+    view: View
+
+
+@dataclass(frozen=True)
 class Call:
     """An op that stays with PyTorch: a matmul, attention, or something no kernel expresses.
 
-    ``bound`` says what limits it; ``reason`` why it was left, empty for what is PyTorch's by design.
+    ``bound`` says what limits it; ``reason`` why it was left, empty for what is PyTorch's by design. Without its
+    addend, ``bare``, it is another op: ``target`` says which.
     """
 
     name: str
@@ -183,6 +192,8 @@ class Call:
     reason: str = ""
     mutates: tuple[str, ...] = ()
     order: bool = False  # draws random numbers or has effects: stays in order with others like it
+    addend: Addend | None = None
+    bare: bool = False
 
 
 Item = Cluster | Call

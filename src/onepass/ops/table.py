@@ -96,6 +96,9 @@ COMPUTE_BOUND: frozenset[str] = frozenset(
     }
 )
 
+# Ops whose first operand is a bias, and what they are without it.
+WITHOUT_BIAS: dict[str, str] = {"addmm.default": "mm.default"}
+
 # Memory-bound ATen ops that models run and no kernel takes, with the reason that reports give.
 LEFT: dict[str, str] = {
     "gather.default": "each element is read from a place of its own, which no address of a row expresses",

@@ -56,7 +56,7 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
     stores = [_restore(s, first) for s in producer.stores]
     renamed: dict[str, str] = {}
     for node in consumer.nodes:
-        moved = _relevel(_rename(node, renamed), second)
+        moved = _relevel(rename(node, renamed), second)
         written = _written(stores, moved)
         if not written:
             nodes.append(moved)
@@ -107,7 +107,7 @@ def _restore(store: Store, levels: Levels) -> Store:
     return replace(store, level=levels[store.level])
 
 
-def _rename(node: Node, names: dict[str, str]) -> Node:
+def rename(node: Node, names: dict[str, str]) -> Node:
     if not names:
         return node
     if isinstance(node, Load):
@@ -217,7 +217,7 @@ def _inline(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
     nodes: list[Node] = []
     renamed: dict[str, str] = {}
     for node in consumer.nodes:
-        node = _rename(node, renamed)
+        node = rename(node, renamed)
         written = _written(producer.stores, node)
         if not written:
             nodes.append(node)
@@ -263,7 +263,7 @@ def _graft(nodes: list[Node], store: Store, load: Load, numel: Size) -> tuple[li
             if (done := copy(operand)).startswith("!"):
                 return done
         fresh = f"{load.name}/{name}"
-        moved = replace(_rename(node, copies), name=fresh, level=load.level)
+        moved = replace(rename(node, copies), name=fresh, level=load.level)
         if isinstance(moved, (Load, Iota)):
             over = _compose(moved.view, walk, load, store.view.numel != numel)
             if over is None:
@@ -308,7 +308,7 @@ def tidy(cluster: Cluster, keep: Callable[[str], bool] = lambda tensor: True) ->
     renamed: dict[str, str] = {}
     nodes: list[Node] = []
     for node in cluster.nodes:
-        node = _rename(node, renamed)
+        node = rename(node, renamed)
         key = (type(node), tuple(v for k, v in node.__dict__.items() if k != "name"))
         if key in known:
             renamed[node.name] = known[key]
