@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from onepass.build import Built, Plan
 from onepass.capture.attention_op import called
+from onepass.capture.in_place import in_place
 from onepass.capture.launch import launch_plan
 from onepass.capture.normalize import Captured, is_view
 from onepass.capture.sizes import is_data_dependent, shares_elements, size
@@ -67,6 +68,7 @@ class _Writer:
         self.made: set[str] = set()
         self.walks: dict[str, str] = {}  # the text of a view → its variable
         self.returned = set(self.graph.graph.output_node().all_input_nodes)
+        self.in_place = in_place(plan)
         self.kept: set[str] = set()  # tensors that belong to the graph: not the run's to let go of
         self.launchers: list[str] = []
 
@@ -163,12 +165,17 @@ class _Writer:
             return
         fake = self.fake(tensor)
         sizes, strides = self.spelled(fake.shape), self.spelled(fake.stride())
+        self.made.add(variable(tensor))
+        if tensor in self.in_place:
+            uses: list[str] = []
+            source = self.tensor(self.in_place[tensor], uses)
+            self.put(f"{variable(tensor)} = {source}.as_strided({sizes}, {strides})", uses)
+            return
         self.scope[f"device_{ident(device)}"] = torch.device(device)
         self.put(
             f"{variable(tensor)} = empty({sizes}, {strides}, "
             f"dtype={self.constant(fake.dtype)}, device=device_{ident(device)})"
         )
-        self.made.add(variable(tensor))
 
     def call(self, call: Call) -> None:
         node = self.nodes[call.name]
