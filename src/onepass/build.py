@@ -77,12 +77,15 @@ def build(program: Program, hints: Hints, *, fuel: int | None = None, run: bool 
     times: dict[str, float] = {}
     with _timed(times, "merge"):
         merged = merge(program, hints, fit, fuel)
-        planned = hand_over(merged.items, program, fit)
+    with _timed(times, "bias"):
+        planned = hand_over(merged, program, fit, fuel)
     with _timed(times, "compile"):
-        made = at_once([partial(one, item, hints, run) for item in planned if isinstance(item, Cluster)])
+        made = at_once(
+            [partial(one, item, hints, run) for item in planned.items if isinstance(item, Cluster)]
+        )
         kernels = iter(made)
-        items = [next(kernels) if isinstance(item, Cluster) else item for item in planned]
-    return Plan(program, tuple(items), merged.decisions, hints, times)
+        items = [next(kernels) if isinstance(item, Cluster) else item for item in planned.items]
+    return Plan(program, tuple(items), planned.decisions, hints, times)
 
 
 def fit(cluster: Cluster) -> str:

@@ -53,7 +53,7 @@ def only_plan(f: Callable[..., Any], *inputs: Tensor, **options: Any) -> Plan:
 
 
 def without_handing_over() -> Any:
-    return mock.patch.object(pipeline, "hand_over", lambda items, *_: items)
+    return mock.patch.object(pipeline, "hand_over", lambda merged, *_: merged)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -176,10 +176,31 @@ def test_the_bias_is_read_through_the_readers_address(f: Callable[..., Any]) -> 
 def test_a_reader_that_cannot_take_it_leaves_the_call_as_it_was() -> None:
     inputs = [torch.randn(6, 6), torch.randn(6, 6), torch.randn(6)]
     captured = capture(computed_bias, inputs, fit)
-    items = merge(captured.program, {}, fit).items
-    assert hand_over(items, captured.program, lambda cluster: "too large") == items
-    taken = hand_over(items, captured.program, fit)
-    assert [i.bare for i in taken if isinstance(i, Call) and i.bound == "compute"] == [True]
+    merged = merge(captured.program, {}, fit)
+    refused = hand_over(merged, captured.program, lambda cluster: "too large")
+    assert refused.items == merged.items
+    assert [d.reason for d in refused.decisions[len(merged.decisions) :]] == ["too_large"]
+    taken = hand_over(merged, captured.program, fit)
+    (call,) = (i for i in taken.items if isinstance(i, Call) and i.bound == "compute")
+    assert call.bare
+    assert call.addend is not None
+    assert call.addend.tensor not in call.reads
+    assert [d.reason for d in taken.decisions[len(merged.decisions) :]] == ["bias"]
+
+
+def test_fuel_counts_what_is_handed_over() -> None:
+    targets = [matmuls(only_plan(FeedForward(), torch.randn(4, 20), options={"fuel": n})) for n in (0, 3)]
+    assert targets[0] == ["addmm.default", "addmm.default"]
+    assert targets[1].count("mm.default") >= 1
+
+
+def test_two_matmuls_into_one_kernel() -> None:
+    def f(x: Tensor, a: Tensor, w: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        return F.gelu(F.linear(x, w, a)) * F.linear(x, v, b)
+
+    plan = only_plan(f, *(torch.randn(*s) for s in ((5, 20), (33,), (33, 20), (33,), (33, 20))))
+    assert matmuls(plan) == ["mm.default", "mm.default"]
+    assert len(plan.kernels) == 1
 
 
 def test_a_denied_matmul_keeps_its_bias() -> None:

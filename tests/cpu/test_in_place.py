@@ -35,7 +35,9 @@ def only(f: Callable[..., Any], *inputs: Tensor) -> Compiled:
     backend, apart = Backend(), Backend()
     found = run(f, backend, inputs)
     with mock.patch.object(runner, "in_place", return_value={}):
-        assert all(map(torch.equal, found, run(f, apart, inputs)))
+        expected = run(f, apart, inputs)
+    assert [t.dtype for t in found] == [t.dtype for t in expected]
+    assert all(map(torch.equal, found, expected))
     (compiled,) = backend.compiled
     return compiled
 
@@ -109,8 +111,17 @@ def an_input(x: Tensor, up: Tensor, _: Tensor) -> Any:
     return F.gelu(x) @ up
 
 
-def another_dtype(x: Tensor, up: Tensor, down: Tensor) -> Any:
+def a_narrower_dtype(x: Tensor, up: Tensor, down: Tensor) -> Any:
     return F.gelu(x @ up).bfloat16() @ down.bfloat16()
+
+
+def another_dtype_of_that_width(x: Tensor, up: Tensor, down: Tensor) -> Any:
+    return F.gelu(x.bfloat16() @ up.bfloat16()).half() @ down.half()
+
+
+def integers_of_that_width(x: Tensor, up: Tensor, _: Tensor) -> Any:
+    whole = (x @ up).relu().to(torch.int32)
+    return whole.t() @ whole.square()
 
 
 def transposed(x: Tensor, up: Tensor, _: Tensor) -> Any:
@@ -131,7 +142,9 @@ def repeated(x: Tensor, up: Tensor, down: Tensor) -> Any:
         read_later,
         result_returned,
         an_input,
-        another_dtype,
+        a_narrower_dtype,
+        another_dtype_of_that_width,
+        integers_of_that_width,
         transposed,
         repeated,
     ],

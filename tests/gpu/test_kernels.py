@@ -68,31 +68,10 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     return e if e == e else float("inf")
 
 
-def tuple_of(result: Any) -> tuple[torch.Tensor, ...]:
-    return result if isinstance(result, tuple) else (result,)
-
-
-def shaken(
-    f: Callable[..., Any], args: tuple[torch.Tensor, ...], output: int, half_ulp: float, times: int = 8
-) -> list[torch.Tensor]:
-    """An output in float64 with every input off by half a unit in the last place, up or down."""
-
-    def off(a: torch.Tensor) -> torch.Tensor:
-        return a.double() * (1 + half_ulp * torch.randn_like(a, dtype=torch.float64).sign())
-
-    return [
-        tuple_of(f(*(off(a) if a.is_floating_point() else a for a in args)))[output] for _ in range(times)
-    ]
-
-
 def check(
     f: Callable[..., Any], *args: torch.Tensor, slack: float = 2.0, floor: float = 8.0, kernels: bool = True
 ) -> Backend:
-    """At most ``slack`` times eager's own error, or ``floor`` roundings of the result; in kernels, or in none.
-
-    Where the function enlarges errors (a row of two nearly equal values has hardly a variance), as many roundings of
-    its inputs.
-    """
+    """At most ``slack`` times eager's own error, or ``floor`` roundings of the result; in kernels, or in none."""
     run, backend = compiled(f)
     with torch.no_grad():
         before = [a.clone() for a in args]
@@ -101,15 +80,12 @@ def check(
         want = f(*(a.double() if a.is_floating_point() else a for a in args))
     for a, b in zip(args, before, strict=True):
         assert torch.equal(a, b), "an input was written"
-    outs = [tuple_of(o) for o in (got, eager, want)]
-    for i, (g, e, w) in enumerate(zip(*outs, strict=True)):
+    outs = zip(*((o if isinstance(o, tuple) else (o,)) for o in (got, eager, want)), strict=True)
+    for g, e, w in outs:
         assert g.dtype == e.dtype
         assert g.stride() == e.stride()
-        half_ulp = torch.finfo(g.dtype).eps / 2
-        found, bound = error(g, w), max(slack * error(e, w), floor * half_ulp)
-        if found > bound:
-            bound = floor * max(error(o, w) for o in shaken(f, args, i, half_ulp))
-        assert found <= bound
+        bound = max(slack * error(e, w), floor * torch.finfo(g.dtype).eps / 2)
+        assert error(g, w) <= bound
     assert any(c.plan.kernels for c in backend.compiled) is kernels
     return backend
 
@@ -120,6 +96,8 @@ def check(
 def test_rows(f: Callable[..., Any], dtype: torch.dtype, cols: int) -> None:
     torch.manual_seed(cols)
     x = torch.randn(37, cols, device="cuda", dtype=dtype) + 3  # a mean far from zero shows an unmasked lane
+    if cols == 2:  # a row of two nearly equal values has hardly a variance, and its norm enlarges any error
+        x = x / 8 + torch.tensor([0.0, 2.0], device="cuda", dtype=dtype)
     w, b = torch.randn(2, cols, device="cuda", dtype=dtype)
     if cols == 1 and f in (layer_norm, gelu_add_layer_norm):
         pytest.skip(

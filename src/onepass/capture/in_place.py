@@ -28,23 +28,23 @@ def in_place(plan: Plan) -> dict[str, str]:
             bound.update(cluster.reads, cluster.writes)  # a result may be a view of what was read
         if isinstance(item, Call):
             bound.update(item.mutates)
-    found: dict[str, str] = {}
+    free, found = made - bound, dict[str, str]()
     for i, item in enumerate(plan.items):
         if not isinstance(item, Built) or not isinstance(item.schedule, CpuSchedule):
             continue
-        free = [t for t in item.cluster.reads if t in made - bound and last[t] == i]
+        sources = [t for t in item.cluster.reads if t in free and last[t] == i]
         for result in item.cluster.writes:
-            source = next((t for t in free if result not in bound and _fits(item, t, result)), None)
+            source = next((t for t in sources if result not in bound and _fits(item, t, result)), None)
             if source is not None:
                 found[result] = source
-                free.remove(source)
+                sources.remove(source)
     return found
 
 
 def _fits(built: Built, source: str, result: str) -> bool:
     """Whether each element of the source is last read before, and by whom, the element in its place is written.
 
-    The end of a row that is no multiple of 16 is read once more than that.
+    The end of a row that is no multiple of 16 is read once more after that: its last 16 columns are done again.
     """
     kernel, tensors = built.kernel, built.cluster.tensors
     if tensors[source].numel != tensors[result].numel or quotient(kernel.cols, LANES) is None:
@@ -53,7 +53,7 @@ def _fits(built: Built, source: str, result: str) -> bool:
         return False
     loads, stores = _phases(kernel, source, LoadValue), _phases(kernel, result, StoreValue)
     walks = {_walk(a) for a in kernel.accesses if a.tensor in (source, result)}
-    return len(walks) == 1 and bool(loads) and max(loads) <= min(stores)
+    return len(walks) == 1 and bool(loads and stores) and max(loads) <= min(stores)
 
 
 def _phases(kernel: Kernel, tensor: str, what: type[LoadValue] | type[StoreValue]) -> list[int]:
@@ -68,4 +68,4 @@ def _phases(kernel: Kernel, tensor: str, what: type[LoadValue] | type[StoreValue
 
 
 def _walk(a: Access) -> tuple[object, ...]:
-    return a.outer, a.column, a.step, a.offset, a.window, a.index, a.dtype.nbytes
+    return a.outer, a.column, a.step, a.offset, a.window, a.index, a.dtype

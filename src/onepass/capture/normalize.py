@@ -334,7 +334,8 @@ class _Reader:
             return None
         if [size(s) for s in value.stride()] != [cols, 1]:
             return None
-        return Addend(bias.tensor.name, View(((rows, 0), *bias.view.dims), bias.view.offset))
+        others = dict.fromkeys(t for factor in node.args[1:] for t in self.storage_of(factor))  # type: ignore[arg-type]
+        return Addend(bias.tensor.name, View(((rows, 0), *bias.view.dims), bias.view.offset), tuple(others))
 
     def getitem(self, node: Node) -> None:
         source, index = _first(node).name, node.args[1]

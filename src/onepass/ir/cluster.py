@@ -174,6 +174,7 @@ class Addend:
 
     tensor: str
     view: View
+    others: tuple[str, ...]  # what the call reads without it
 
 
 @dataclass(frozen=True)

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from onepass.ir.address import compose
-from onepass.ir.cluster import Addend, Call, Cluster, Item, Load, Map, Node, Program
+from onepass.ir.cluster import Addend, Call, Cluster, Load, Map, Node, Program
 from onepass.ops.table import WITHOUT_BIAS
+from onepass.plan.decision import Decision
+from onepass.plan.merge import Fit, Merged
 from onepass.plan.spaces import rename
 
 
-def hand_over(items: Sequence[Item], program: Program, fit: Callable[[Cluster], str]) -> tuple[Item, ...]:
-    """The planned items, each addend with the only reader of its result where that is a kernel that can take it.
+def hand_over(merged: Merged, program: Program, fit: Fit, fuel: int | None = None) -> Merged:
+    """The plan with each addend at the only reader of its result where that is a kernel that can take it.
 
     It comes after merging: which kernel reads a result is known only then, and a reader that can't take the addend
-    leaves the call as it was.
+    leaves the call as it was. ``fuel`` counts what was merged and handed over.
     """
-    made = list(items)
-    readers: dict[str, list[int]] = {tensor: [-1] for tensor in program.outputs}
+    items, decisions = list(merged.items), list(merged.decisions)
+    readers: dict[str, list[int]] = {}
     for i, item in enumerate(items):
         for tensor in item.reads:
             readers.setdefault(tensor, []).append(i)
-    mutated = {tensor for item in items for tensor in getattr(item, "mutates", ())}
+    kept = {*program.outputs, *(t for item in items for t in getattr(item, "mutates", ()))}
     for i, call in enumerate(items):
-        if not isinstance(call, Call) or call.addend is None or call.addend.tensor in mutated:
+        if not isinstance(call, Call) or call.addend is None or kept & {*call.writes, call.addend.tensor}:
             continue
-        (result,) = call.writes
-        reader, *others = readers.get(result, [-1])
-        cluster = made[reader]
-        if reader < 0 or others or not isinstance(cluster, Cluster):
+        found = readers.get(call.writes[0], [])
+        cluster = items[found[0]] if len(found) == 1 else None
+        if not isinstance(cluster, Cluster):
             continue
-        taken = with_addend(cluster, result, call.addend, program)
-        if taken is not None and not fit(taken):
-            made[reader] = taken
-            made[i] = replace(call, target=WITHOUT_BIAS[call.target], bare=True)
-    return tuple(made)
+        taken = with_addend(cluster, call.writes[0], call.addend, program)
+        reason = "bias"
+        if fuel is not None and sum(d.verdict == "fused" for d in decisions) >= fuel:
+            reason = "fuel"
+        elif taken is None:
+            reason = "space_mismatch"
+        elif fit(taken):
+            reason = "too_large"
+        else:
+            bare = replace(call, target=WITHOUT_BIAS[call.target], reads=call.addend.others, bare=True)
+            items[found[0]], items[i] = taken, bare
+        verdict: Literal["fused", "kept"] = "fused" if reason == "bias" else "kept"
+        decisions.append(Decision(call.name, cluster.name, verdict, reason, "", 0, 0.0))
+    return Merged(tuple(items), tuple(decisions))
 
 
 def with_addend(cluster: Cluster, result: str, addend: Addend, program: Program) -> Cluster | None:

@@ -8,6 +8,7 @@ from typing import Literal
 # Every reason a decision may carry. Reports explain each; a new one is added here first.
 REASONS: dict[str, str] = {
     "fused": "both in one kernel",
+    "bias": "the kernel that reads a matmul's result adds the bias, which the matmul would copy there first",
     "recomputed": "computed again inside its reader, which is cheaper than reading it",
     "compute_bound": "the neighbour is bound by arithmetic and stays with PyTorch",
     "opaque": "the neighbour stays with PyTorch",
