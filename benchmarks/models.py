@@ -1,7 +1,7 @@
 """Whole models, bf16 inference: eager, aot_eager, Inductor and onepass in one run, and where the time goes.
 
 Called by run.py --suite models. Each model is measured in a process of its own; the time to the first result in
-further ones, one for each compiler, with empty caches.
+further ones, one for each compiler, with empty caches. Past the budget what still runs is stopped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,10 @@ ROUNDS = 9
 STEPS = 5
 COMPILED = ("aot_eager", "inductor", "onepass")
 CONTENDERS = ("eager", *COMPILED)
+# What is measured of a model, each in a process of its own.
+_KINDS_OF_RUN = (("all", ""), *(("first", name) for name in COMPILED))
+# Files by which a process says that it could start, and is told to.
+READY, GO = "ready", "go"
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def main(options: argparse.Namespace) -> int:
         kind, name, contender = options.one.split(":")
         device = torch.device(options.device or "cuda")
         subject = _Subject(MODELS[name], device)
-        with _alone(options.lock):
+        with _turn(Path(options.lock), options.out.parent / READY):
             found = subject.first(contender) if kind == "first" else subject.all(options.rounds or ROUNDS)
         options.out.write_text(json.dumps(found))
         return 0
@@ -114,25 +119,30 @@ def main(options: argparse.Namespace) -> int:
     machine = Machine.here(device, options.commit)
     out = options.out or ROOT / "benchmarks" / "results" / slug(machine.device) / "models.jsonl"
     chosen = [m for m in MODELS.values() if not options.cases or m.name in options.cases.split(",")]
-    rows: list[dict[str, Any]] = []
     holds = True
-    with tempfile.TemporaryDirectory(prefix="onepass-bench-") as name:
-        started = {m.name: _start_all(m, Path(name), device, options.rounds) for m in chosen}
-        deadline = time.monotonic() + options.budget
+    with _Processes(chosen, device, options.rounds, time.monotonic() + options.budget) as processes:
         for model in chosen:
-            rows += _model_rows(model, started[model.name], device, machine, deadline)
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_lines(out, rows)
-            holds = _print_model(model, [r for r in rows if r["case"] == model.name]) and holds
+            rows = _model_rows(model, processes, device, machine)
+            _merge(out, rows)
+            holds = _print_model(model, rows) and holds
     print(f"rows: {out}")
     return 0 if holds else 1
 
 
+def _merge(out: Path, new: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows in place of older ones of the same model and contender; one without a figure takes no one's place."""
+    lines = out.read_text().splitlines() if out.exists() else []
+    rows = {(row["case"], row["contender"]): row for row in map(json.loads, lines)}
+    rows.update({(row["case"], row["contender"]): row for row in new if row["median_us"] is not None})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_lines(out, rows.values())
+
+
 def _model_rows(
-    model: Model, started: Sequence[_Process], device: torch.device, machine: Machine, deadline: float
+    model: Model, processes: _Processes, device: torch.device, machine: Machine
 ) -> list[dict[str, Any]]:
-    whole, *first = (p.result(deadline) for p in started)
-    firsts = dict(zip(COMPILED, first, strict=True))
+    whole = processes.result(f"all:{model.name}:")
+    firsts = {name: processes.result(f"first:{model.name}:{name}") for name in COMPILED}
     batch, length = model.size(device.type == "cpu")
     rows = []
     for name in CONTENDERS:
@@ -166,54 +176,74 @@ def _model_rows(
     return rows
 
 
-@dataclass(frozen=True)
-class _Process:
-    """A measurement in a fresh process with empty caches."""
+class _Processes:
+    """Every measurement in a fresh process with empty caches: the steps of all contenders, and each first result.
 
-    process: subprocess.Popen[str]
-    folder: Path
+    They start together, so that imports and weights take their time once, and are timed one at a time, none before
+    all are ready: what is timed includes the host's share.
+    """
 
-    @classmethod
-    def start(cls, one: str, root: Path, device: torch.device, rounds: int | None) -> _Process:
-        folder = root / one.replace(":", "-")
+    def __init__(
+        self, models: Sequence[Model], device: torch.device, rounds: int | None, deadline: float
+    ) -> None:
+        self.deadline = deadline
+        self.root = Path(tempfile.mkdtemp(prefix="onepass-bench-"))
+        ones = [f"{kind}:{m.name}:{c}" for m in models for kind, c in _KINDS_OF_RUN]
+        self.folders = {one: self.root / str(k) for k, one in enumerate(ones)}
+        self.running = {one: self.start(one, device, rounds) for one in ones}
+
+    def __enter__(self) -> _Processes:
+        while not all(
+            (self.folders[one] / READY).exists() or process.poll() is not None
+            for one, process in self.running.items()
+        ):
+            if time.monotonic() > self.deadline:
+                break
+            time.sleep(0.1)
+        (self.root / GO).touch()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+        shutil.rmtree(self.root)
+
+    def start(self, one: str, device: torch.device, rounds: int | None) -> subprocess.Popen[str]:
+        folder = self.folders[one]
         folder.mkdir()
         caches = ("ONEPASS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
         command = [sys.executable, str(Path(__file__).parent / "run.py"), "--suite", "models", "--one", one]
-        command += ["--out", str(folder / "out.json"), "--lock", str(root / "lock"), "--device", str(device)]
+        command += ["--out", str(folder / "out.json"), "--lock", str(self.root), "--device", str(device)]
         if rounds:
             command += ["--rounds", str(rounds)]
         environment = {**os.environ, **{cache: str(folder / cache) for cache in caches}}
         with (folder / "errors").open("w") as errors:
-            process = subprocess.Popen(command, env=environment, stdout=errors, stderr=errors, text=True)
-        return cls(process, folder)
+            return subprocess.Popen(command, env=environment, stdout=errors, stderr=errors, text=True)
 
-    def result(self, deadline: float) -> dict[str, Any]:
+    def result(self, one: str) -> dict[str, Any]:
         """What was found, or the fault."""
+        process, folder = self.running[one], self.folders[one]
         try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
+            process.wait(max(0.0, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            process.kill()
+            process.wait()
             return {"fault": "out of time"}
-        out = self.folder / "out.json"
+        out = folder / "out.json"
         if out.exists():
             return json.loads(out.read_text())  # type: ignore[no-any-return]
-        lines = (self.folder / "errors").read_text().strip().splitlines()
+        lines = (folder / "errors").read_text().strip().splitlines()
         return {"fault": (lines or ["no message"])[-1]}
 
 
-def _start_all(model: Model, root: Path, device: torch.device, rounds: int | None) -> list[_Process]:
-    """One process for the steps of all contenders, and one a compiler for its first result.
-
-    They start together, so that imports and weights do not take their time one after the other, and take turns
-    for what is measured.
-    """
-    ones = [f"all:{model.name}:", *(f"first:{model.name}:{c}" for c in COMPILED)]
-    return [_Process.start(one, root, device, rounds) for one in ones]
-
-
 @contextmanager
-def _alone(lock: str) -> Iterator[None]:
-    with open(lock, "w") as f:
+def _turn(root: Path, ready: Path) -> Iterator[None]:
+    """Waits until every process is ready, then for its own turn."""
+    ready.touch()
+    while not (root / GO).exists():
+        time.sleep(0.01)
+    with (root / "lock").open("w") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield
 

@@ -39,11 +39,16 @@ CPU_PIECE = 16384
 _CUDA = r"""
 struct alignas(16) quad { unsigned x, y, z, w; };
 static __device__ __forceinline__ quad load(const quad* p) {
+  quad r;
+#if __CUDA_ARCH__ >= 800
   unsigned long long policy;
   asm("createpolicy.fractional.%(policy)s.b64 %%0;" : "=l"(policy));
-  quad r;
   asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%%0, %%1, %%2, %%3}, [%%4], %%5;"
       : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p), "l"(policy));
+#else
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%%0, %%1, %%2, %%3}, [%%4];"
+      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+#endif
   return r;
 }
 static __device__ __forceinline__ void store(quad* p, quad v) {

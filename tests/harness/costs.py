@@ -49,6 +49,16 @@ extern "C" __global__ void __launch_bounds__(256) k(const __grid_constant__ Args
 """
 
 
+def machine_code(text: str, arch: int) -> str:
+    """What nvdisasm prints of a compiled kernel."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compile_cubin(text, arch).cubin)
+        file.flush()
+        return subprocess.run(
+            [str(disassembler()), "-c", file.name], capture_output=True, text=True, check=True
+        ).stdout
+
+
 @lru_cache
 def instructions(expression: str, arch: int) -> Counter[str]:
     """Machine instructions of a kernel that applies an expression in X and Y to four elements."""
@@ -58,13 +68,7 @@ def instructions(expression: str, arch: int) -> Counter[str]:
     )
     # The slow path of sine and cosine is one branch, rarely taken: only its test counts.
     text = fill(_COUNTING, BODY=body).replace("t = reduce_large(x, cosine);", 'asm volatile("exit;");')
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compile_cubin(text, arch).cubin)
-        file.flush()
-        listing = subprocess.run(
-            [str(disassembler()), "-c", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z0-9_]+)", listing)
+    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z0-9_]+)", machine_code(text, arch))
     return Counter(name for name in found if name != "NOP")
 
 

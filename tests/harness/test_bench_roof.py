@@ -36,7 +36,7 @@ def test_a_stream_that_stops_early_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
         roof.cpu_kernel.cache_clear()
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize(("reads", "writes"), [(1, 1), (2, 1), (2, 2)])
 def test_cuda_streams_compile_without_spills(arch: str, reads: int, writes: int) -> None:
     for policy, store in itertools.product(roof.CUDA_POLICIES, roof.CUDA_STORES):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import onepass.codegen
-from harness.costs import BINARY, UNARY, cost
+from harness.costs import BINARY, UNARY, cost, machine_code
 from harness.kernels import layer_norm, map_text
 from harness.nvrtc import compile_cubin
 from onepass.codegen.cuda_prelude import cuda_prelude, reduce_scratch_bytes
@@ -39,6 +39,16 @@ def test_every_function_compiles_without_local_memory(arch: int) -> None:
     assert compiled.resources.registers > 0
     assert compiled.resources.spill_bytes == compiled.resources.stack_bytes == 0
     assert not re.search(r"kernel\.cu\(\d+\): warning", compiled.log), compiled.log
+
+
+@pytest.mark.parametrize(("hint", "arch", "kept"), [("stream", 80, 1), ("cached", 80, 0), ("stream", 75, 0)])
+def test_lines_of_what_is_read_once_stay_in_l2(hint: str, arch: int, kept: int) -> None:
+    """The policy that `createpolicy` makes of evict_last is a constant: its upper half shows in the machine code."""
+    body = f"store<plain, 4>(y + 4 * threadIdx.x, load<{hint}, 4>(x + 4 * threadIdx.x));"
+    text = f'{cuda_prelude()}\nextern "C" __global__ void k(const float* x, float* y) {{ {body} }}\n'
+    code = machine_code(text, arch)
+    assert code.count("LDG.E") == 1
+    assert code.count("0x14f00000") == kept
 
 
 def test_a_spill_shows() -> None:

@@ -175,13 +175,6 @@ def attention_op() -> Callable[..., Tensor]:
     return torch.ops.onepass.attention.default
 
 
-def called(op: Any) -> Callable[..., Any]:
-    """What to call for an op where nothing needs gradients: itself without the Python around it."""
-    if op == getattr(getattr(torch.ops.onepass, "attention", None), "default", None):
-        return attention
-    return getattr(op, "_op", op)  # type: ignore[no-any-return]
-
-
 @functools.cache
 def _library() -> torch.library.Library:
     library = torch.library.Library("onepass", "FRAGMENT")  # type: ignore[no-untyped-call]

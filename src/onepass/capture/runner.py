@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.fx import Node
 
 from onepass.build import Built, Plan
-from onepass.capture.attention_op import called
+from onepass.capture.attention_op import attention
 from onepass.capture.in_place import in_place
 from onepass.capture.launch import launch_plan
 from onepass.capture.normalize import Captured, is_view
@@ -192,7 +192,7 @@ class _Writer:
         uses: list[str] = []
         arguments = [self.argument(a, uses) for a in (node.args if args is None else args)]
         arguments += [f"{k}={self.argument(v, uses)}" for k, v in node.kwargs.items()]
-        self.put(f"{name} = {self.constant(called(target or node.target))}({', '.join(arguments)})", uses)
+        self.put(f"{name} = {self.constant(direct(target or node.target))}({', '.join(arguments)})", uses)
         self.made.add(name)
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor) and not is_view(node):
@@ -296,6 +296,16 @@ class _Writer:
 def overload(name: str) -> Any:
     """The ATen op of a name such as ``mm.default``."""
     return operator.attrgetter(name)(torch.ops.aten)
+
+
+def direct(op: Any) -> Callable[..., Any]:
+    """An op without the Python around it; attention, our own, also without the dispatcher.
+
+    Neither is missed: what the graph runs needs no gradients, and autocast had done its casts when it was captured.
+    """
+    if str(op) == "onepass.attention.default":
+        return attention
+    return getattr(op, "_op", op)  # type: ignore[no-any-return]
 
 
 def variable(name: str) -> str:

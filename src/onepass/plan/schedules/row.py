@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from onepass.device import Device
 from onepass.ir.kernel import Access, Kernel
 
+# Threads resident where short rows hold a computed value: a bound of 40 registers, more than the compiler takes on its own
+# for at most 8 elements a lane, and loads are in flight for it; 16 need more.
+SHORT_ROWS = 1536
 # Elements a lane may hold in registers for one kept value: 32 floats or 64 16-bit elements are 32 registers.
 MOST_REGISTERS = 64
 # Computed values that would take this many registers a lane, and leave one block a multiprocessor, go to shared memory.
@@ -97,9 +100,11 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
         if steps * width * held_bytes(kernel) > 4 * MOST_REGISTERS:
             continue
         threads = max(128, lanes)
-        resident = (
-            max(1, 1024 // threads) if steps > 2 else 1536 // threads if kernel.kept and width == 4 else 0
-        )
+        resident = 0
+        if steps > 2:
+            resident = max(1, 1024 // threads)
+        elif kernel.kept and width <= 4:
+            resident = min(SHORT_ROWS, device.threads) // threads
         depth = 3 if steps > 4 and kernel.kept else 0
         widths = aligned(kernel, cols, width)
         plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident, 0, depth)
