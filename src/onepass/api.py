@@ -43,7 +43,7 @@ def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
         >>> report.totals.eager_bytes, report.totals.fused_bytes
         (4096, 2048)
     """
-    backend = Backend()
+    backend = Backend(repeatable=run)
     compiled = torch.compile(f, backend=backend)
     measured: list[list[float]] = []
     # Dynamo counts every back end that it met a function with, and stops asking one after a few.

@@ -19,6 +19,7 @@ from onepass import build as pipeline
 from onepass import settings
 from onepass.build import Built, Plan
 from onepass.capture import launch
+from onepass.capture.in_place import in_place
 from onepass.capture.normalize import Captured, normalize
 from onepass.capture.runner import compile_runner
 from onepass.codegen.cpu_prelude import cpu_prelude
@@ -204,7 +205,7 @@ def _run(case: Planned) -> list[torch.Tensor]:
     torch.use_deterministic_algorithms(True)  # fills torch.empty_strided with NaN
     try:
         with torch.no_grad():
-            results = compile_runner(case.plan, case.captured).run(list(case.inputs))
+            results = compile_runner(case.plan, case.captured, in_place(case.plan)).run(list(case.inputs))
     finally:
         torch.use_deterministic_algorithms(poison)
     if not all(map(torch.equal, before, case.inputs)):

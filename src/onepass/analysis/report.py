@@ -265,7 +265,9 @@ def _left(left: tuple[LeftRow, ...]) -> list[str]:
     for (op, reason), same in ordered:
         why = reason or "bound by arithmetic: PyTorch's by design"
         moved = "" if same[0].bound == "compute" else f", {_bytes(sum(r.nbytes for r in same))}"
-        lines += _wrap(f"{_plain(op)} {_times(len(same))}{moved}: {why}".replace(" ,", ","), "  ")
+        lines += _wrap(
+            f"{_plain(op)} {_times(len(same))}{moved}: {why}".replace(" ,", ",").replace(" :", ":"), "  "
+        )
     return lines
 
 

@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from onepass import settings
 from onepass.build import build, fit
 from onepass.capture.attention import SetAside, set_aside
+from onepass.capture.in_place import in_place
 from onepass.capture.normalize import normalize
 from onepass.capture.options import Options
 from onepass.capture.runner import Compiled, compile_runner
@@ -36,11 +37,13 @@ GRADIENTS = "gradients: a graph that needs gradients runs in PyTorch"
 class Backend:
     """A back end that keeps what it built. `onepass` below makes a new one for each graph.
 
-    With ``whole``, the name of a function, everything in a graph must become kernels.
+    With ``whole``, the name of a function, everything in a graph must become kernels. With ``repeatable`` a kernel may be
+    launched again and again on the same memory: no result lies over what its kernel reads.
     """
 
     whole: str = ""
     keep: bool = True
+    repeatable: bool = False
     compiled: list[Compiled] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # why whole graphs were left to PyTorch
     attention: list[SetAside] = field(default_factory=list)
@@ -84,7 +87,7 @@ class Backend:
     ) -> Run:
         """Compiles one graph of ATen ops, or runs it as it is."""
         try:
-            compiled = compile_graph(graph, options)
+            compiled = compile_graph(graph, options, self.repeatable)
             if self.whole:
                 require_whole(compiled.plan, graph, self.whole)
         except Exception as error:  # noqa: BLE001 - as above
@@ -117,14 +120,14 @@ def onepass(graph: GraphModule, inputs: Sequence[Any], **given: Any) -> Run:
     return Backend(keep=False)(graph, inputs, **given)
 
 
-def compile_graph(graph: GraphModule, options: Options) -> Compiled:
+def compile_graph(graph: GraphModule, options: Options, repeatable: bool = False) -> Compiled:
     """A graph of ATen ops, planned, compiled and ready to run.
 
     Raises: whatever goes wrong.
     """
     captured = normalize(graph, fit, options.deny, options.strict)
     plan = build(captured.program, hints(graph), fuel=options.fuel)
-    return compile_runner(plan, captured)
+    return compile_runner(plan, captured, {} if repeatable else in_place(plan))
 
 
 def needs_gradients(graph: GraphModule) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from onepass.build import Built, Plan
 from onepass.ir.cluster import Call
 from onepass.ir.kernel import Access, ColumnLoop, Kernel, LoadValue, StoreValue
@@ -17,11 +19,13 @@ def in_place(plan: Plan) -> dict[str, str]:
     input and output together exceed the cache, 1.01 at 16 x 128.
     """
     last: dict[str, int] = {}
+    writers: Counter[str] = Counter()  # the pieces of a concatenation come from several kernels
     made: set[str] = set()  # new memory that nothing else refers to
     bound = {*plan.program.inputs, *plan.program.outputs}
     for i, item in enumerate(plan.items):
         cluster = item.cluster if isinstance(item, Built) else item
         last.update(dict.fromkeys(cluster.reads, i))
+        writers.update(cluster.writes)
         if isinstance(item, Built) or item.bound == "compute":
             made.update(cluster.writes)
         else:
@@ -34,7 +38,9 @@ def in_place(plan: Plan) -> dict[str, str]:
             continue
         sources = [t for t in item.cluster.reads if t in free and last[t] == i]
         for result in item.cluster.writes:
-            source = next((t for t in sources if result not in bound and _fits(item, t, result)), None)
+            if result in bound or writers[result] > 1:
+                continue
+            source = next((t for t in sources if _fits(item, t, result)), None)
             if source is not None:
                 found[result] = source
                 sources.remove(source)

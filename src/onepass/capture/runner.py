@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch.fx import Node
 
 from onepass.build import Built, Plan
 from onepass.capture.attention_op import attention
-from onepass.capture.in_place import in_place
 from onepass.capture.launch import launch_plan
 from onepass.capture.normalize import Captured, is_view
 from onepass.capture.sizes import is_data_dependent, shares_elements, size
@@ -39,9 +38,12 @@ class Compiled:
     launchers: tuple[str, ...]
 
 
-def compile_runner(plan: Plan, captured: Captured) -> Compiled:
-    """The boxed callable of a plan: it takes a list of arguments, empties it, and returns the graph's outputs."""
-    writer = _Writer(plan, captured)
+def compile_runner(plan: Plan, captured: Captured, in_place: Mapping[str, str] | None = None) -> Compiled:
+    """The boxed callable of a plan: it takes a list of arguments, empties it, and returns the graph's outputs.
+
+    ``in_place`` says whose memory results take; without it each has its own.
+    """
+    writer = _Writer(plan, captured, in_place or {})
     text = writer.text()
     scope = writer.scope
     exec(compile(text, "<onepass runner>", "exec"), scope)
@@ -51,8 +53,9 @@ def compile_runner(plan: Plan, captured: Captured) -> Compiled:
 
 
 class _Writer:
-    def __init__(self, plan: Plan, captured: Captured) -> None:
+    def __init__(self, plan: Plan, captured: Captured, in_place: Mapping[str, str]) -> None:
         self.plan = plan
+        self.in_place = in_place
         self.captured = captured
         self.graph = captured.graph
         self.nodes = {n.name: n for n in self.graph.graph.nodes}
@@ -68,7 +71,6 @@ class _Writer:
         self.made: set[str] = set()
         self.walks: dict[str, str] = {}  # the text of a view → its variable
         self.returned = set(self.graph.graph.output_node().all_input_nodes)
-        self.in_place = in_place(plan)
         self.kept: set[str] = set()  # tensors that belong to the graph: not the run's to let go of
         self.launchers: list[str] = []
 
@@ -259,13 +261,13 @@ class _Writer:
         while is_view(root):
             root = root.args[0]  # type: ignore[assignment]
         fake: Any = node.meta.get("val")
-        if root is node or not _walks(fake, root.meta.get("val")):
-            return None
+        if node in self.returned or root is node or not _walks(fake, root.meta.get("val")):
+            return None  # what is returned is made by its own op: not every one makes a view
         uses: list[str] = []
         source = self.value(root, uses)
         sizes, strides = (self.spelled(numbers) for numbers in (fake.shape, fake.stride()))
         walk = f"{source}.as_strided({sizes}, {strides})"
-        if walk not in self.walks or node in self.returned:  # two results are two tensors
+        if walk not in self.walks:
             self.walks[walk] = variable(node.name)
             self.put(f"{self.walks[walk]} = {walk}", uses)
         self.made.add(self.walks[walk])

@@ -217,7 +217,9 @@ def _nvrtc() -> Check:
     found = ", ".join(f"CUDA {major}" for major in sorted(libraries()))
     if found:
         return Check("NVRTC", State.OK, found)
-    return Check("NVRTC", State.MISSING, "not found", "To compile for GPUs: pip install 'onepass[cuda]'")
+    return Check(
+        "NVRTC", State.MISSING, "not found", "To compile for GPUs: install onepass with its extra `cuda`"
+    )
 
 
 def _settings() -> Check:

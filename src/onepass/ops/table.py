@@ -109,5 +109,8 @@ LEFT: dict[str, str] = {
     "sort.default": "elements change places by value",
     "topk.default": "elements change places by value",
     "argmax.default": "a reduction to positions",
+    "_native_batch_norm_legit_no_training.default": "a norm over channels by given statistics: not expressed yet",
+    "max_pool2d_with_indices.default": "each result is read from a window, which no address of a row expresses",
+    "avg_pool2d.default": "each result is read from a window, which no address of a row expresses",
     "nonzero.default": "the result's size is only known at run time",
 }

@@ -34,8 +34,8 @@ class CpuSchedule:
 
     def explain(self) -> str:
         return (
-            f"rows over threads, up to {self.unroll} vectors of {LANES} columns a step, fp32 outputs from "
-            f"{self.stream_bytes >> 20} MiB on past the caches"
+            f"rows over threads, up to {self.unroll} × {LANES} columns a step, fp32 outputs from "
+            f"{self.stream_bytes >> 20} MiB on stored past the caches"
         )
 
     def unroll_of(self, loop: ColumnLoop) -> int:
