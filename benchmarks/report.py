@@ -115,19 +115,29 @@ def _models(rows: list[dict[str, Any]]) -> Iterable[str]:
         own = by[name, "onepass"]
         ratio = [_ratio(by.get((name, c)), own) for c in contenders if c != "onepass"]
         steps = [_ms(by.get((name, c), {}).get("median_us")) for c in contenders]
+        alone = [_ms(by[name, c].get("alone_us")) for c in ("eager", "onepass")]
         first = [f"{by[name, c]['first_s']:.1f}" for c in ("aot_eager", "onepass") if by[name, c]["first_s"]]
         body.append(
-            (TITLES.get(name, name), f"{own['rows']} × {own['cols']}", *steps, *ratio, " / ".join(first))
+            (
+                TITLES.get(name, name),
+                f"{own['rows']} × {own['cols']}",
+                *steps,
+                *ratio,
+                " / ".join(alone),
+                " / ".join(first),
+            )
         )
     header = (
         "",
         "batch × length",
         *(f"{c}, ms" for c in contenders),
         *(f"× {c}" for c in contenders if c != "onepass"),
+        "one step between two waits, ms (eager / onepass)",
         "first result, s (aot_eager / onepass)",
     )
     yield (
-        f"**{rows[0]['device']}**, whole models, {rows[0]['dtype']} inference, a step with the host's share:\n\n"
+        f"**{rows[0]['device']}**, whole models, {rows[0]['dtype']} inference, a step of several in a row, "
+        "the host's share included:\n\n"
         + _table(header, body)
         + _from(rows[0]["versions"], {row["commit"] for row in rows}, {row["date"][:10] for row in rows})
     )

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,4 +19,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("ONEPASS_CACHE_DIR", str(run / "onepass-cache"))
         patch.setenv("ONEPASS_STRICT", "1")
         patch.setenv("ONEPASS_VERIFY", "1")
+        yield
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing compiled before, the same random numbers each time, no gradients."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with torch.no_grad():
         yield

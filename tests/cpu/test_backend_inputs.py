@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,13 +19,7 @@ from onepass.capture.options import KEYS, MODES
 from onepass.errors import BadOption, CompileError, LeftToPyTorch
 from onepass.runtime.counters import COUNTERS
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def work(x: torch.Tensor) -> torch.Tensor:

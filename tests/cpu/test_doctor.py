@@ -84,4 +84,4 @@ def test_a_misspelt_setting_is_told_from_the_one_that_was_meant(monkeypatch: pyt
     monkeypatch.setenv("ONEPASS_DISABEL", "1")
     (check,) = (c for c in examine().checks if c.name == "settings")
     assert "ONEPASS_DISABEL" in check.found
-    assert "ONEPASS_DISABLE?" in check.advice
+    assert "Did you mean ONEPASS_DISABLE" in check.advice

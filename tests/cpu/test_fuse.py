@@ -7,7 +7,7 @@ import inspect
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,7 @@ from onepass.runtime.counters import COUNTERS
 HERE = Path(__file__)
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def launches(call: Callable[[], Any]) -> tuple[Any, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -22,13 +22,7 @@ from onepass.capture.in_place import in_place
 from onepass.capture.runner import Compiled
 from onepass.device import KNOWN
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def only(f: Callable[..., Any], *inputs: Tensor) -> Compiled:

@@ -68,10 +68,17 @@ def test_models_become_steps_ratios_and_where_time_goes(tmp_path: Path) -> None:
     folder = tmp_path / "nvidia-x"
     folder.mkdir()
     found = [
-        {**STEP, "contender": name, "median_us": us, "first_s": first, "where_us": {"matmul": us / 2}}
+        {
+            **STEP,
+            "contender": name,
+            "median_us": us,
+            "alone_us": us + 500,
+            "first_s": first,
+            "where_us": {"matmul": us / 2},
+        }
         for name, us, first in (("eager", 3000.0, None), ("aot_eager", 3300.0, 2.0), ("onepass", 2000.0, 2.5))
     ]
     (folder / "models.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
     text = report.section(tmp_path)
-    assert "| BERT-base | 32 × 512 | 3.00 | 3.30 | 2.00 | 1.50 | 1.65 | 2.0 / 2.5 |" in text
+    assert "| BERT-base | 32 × 512 | 3.00 | 3.30 | 2.00 | 1.50 | 1.65 | 3.50 / 2.50 | 2.0 / 2.5 |" in text
     assert "| BERT-base | onepass | 1.00 |" in text

@@ -235,8 +235,8 @@ def _settings() -> Check:
     names = [s.name for s in SETTINGS]
     for name in sorted(os.environ):
         if name.startswith("ONEPASS_") and name not in names:
-            (closest,) = get_close_matches(name, names, 1, cutoff=0.0)
-            wrong.append((f"{name} is no setting", f"Did you mean {closest}?"))
+            near = " or ".join(get_close_matches(name, names)) or f"one of {', '.join(names)}"
+            wrong.append((f"{name} is no setting", f"Did you mean {near}?"))
     if wrong:
         return Check("settings", State.LESS, *("; ".join(parts) for parts in zip(*wrong, strict=True)))
     given = [name for name in names if os.environ.get(name)]
