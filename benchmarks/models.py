@@ -121,6 +121,7 @@ def main(options: argparse.Namespace) -> int:
     chosen = [m for m in MODELS.values() if not options.cases or m.name in options.cases.split(",")]
     holds = True
     with _Processes(chosen, device, options.rounds, time.monotonic() + options.budget) as processes:
+        processes.let_go()
         for model in chosen:
             rows = _model_rows(model, processes, device, machine)
             _merge(out, rows)
@@ -193,6 +194,10 @@ class _Processes:
         self.running = {one: self.start(one, device, rounds) for one in ones}
 
     def __enter__(self) -> _Processes:
+        return self
+
+    def let_go(self) -> None:
+        """Waits until all are ready, or have ended, and lets the first begin."""
         while not all(
             (self.folders[one] / READY).exists() or process.poll() is not None
             for one, process in self.running.items()
@@ -201,7 +206,6 @@ class _Processes:
                 break
             time.sleep(0.1)
         (self.root / GO).touch()
-        return self
 
     def __exit__(self, *error: object) -> None:
         for process in self.running.values():
@@ -239,9 +243,12 @@ class _Processes:
 
 @contextmanager
 def _turn(root: Path, ready: Path) -> Iterator[None]:
-    """Waits until every process is ready, then for its own turn."""
+    """Waits until every process is ready, then for its own turn; ends with the process that would let it go."""
+    parent = os.getppid()
     ready.touch()
     while not (root / GO).exists():
+        if os.getppid() != parent:
+            sys.exit("left alone")
         time.sleep(0.01)
     with (root / "lock").open("w") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
