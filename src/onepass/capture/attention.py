@@ -97,7 +97,7 @@ class _Rewriting:
         lighter = lightened(mask, self.grids, queries, keys)
         mended = dense(lighter)
         if mended is not None:
-            return _Settled(mended, False, "made dense", f"{proof.reason}; its last dimension had stride 0")
+            return _Settled(mended, False, "made dense", f"{proof.reason}; its last dimension was not dense")
         if lighter is not mask:
             shape = "x".join(map(str, sizes_of(lighter.meta["example_value"].shape)))
             return _Settled(lighter, False, "lightened", f"{proof.reason}; read as {shape}")

@@ -21,6 +21,10 @@ _CONJUNCTIONS = ("and_", "logical_and", "bitwise_and")
 def lightened(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) -> Node:
     """A smaller mask that broadcasts to the same: no repetitions, no parts that let everything through."""
     _open_gathers(mask, grids)
+    return _lightest(mask, grids, queries, keys)
+
+
+def _lightest(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) -> Node:
     current = mask
     while True:
         lighter = _lighter(current, grids, queries, keys) if _is_untouched(current) else None
@@ -39,6 +43,16 @@ def _lighter(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) 
                 continue
             if prove(part, grids, queries, keys).lets_through == "all":
                 return other
+    if name == "where" and len(args) == 3 and isinstance(args[0], Node) and _is_boolean(args[0]):
+        if isinstance(args[1], Node) and prove(args[0], grids, queries, keys).lets_through == "all":
+            return args[1]
+        condition = _lightest(args[0], grids, queries, keys)
+        if condition is not args[0]:
+            return insert(mask.graph, "call_function", torch.where, condition, *args[1:])
+    if name == "contiguous" and len(args) == 1 and isinstance(args[0], Node):
+        source = _lightest(args[0], grids, queries, keys)
+        if source is not args[0]:
+            return insert(mask.graph, "call_method", "contiguous", source)
     if name == "to" and isinstance(args[0], Node) and _changes_nothing(args[0], mask):
         return args[0]
     if name == "getitem":
@@ -57,12 +71,12 @@ def _changes_nothing(source: Node, result: Node) -> bool:
 
 
 def _may_replace(lighter: Node, mask: Node) -> bool:
-    """Whether attention may read it instead: boolean, never written to, its last dimension dense."""
+    """Whether attention may read it instead: of the same dtype, never written to, its last dimension dense."""
     value: Any = lighter.meta.get("example_value")
     whole = mask.meta["example_value"]
     return (
         _is_untouched(lighter)
-        and value.dtype is whole.dtype is torch.bool
+        and value.dtype is whole.dtype
         and value.dim() >= 2
         and sizes_of(value.shape)[-1] == sizes_of(whole.shape)[-1]
         and (_equals(value.stride(-1), 1) or not _equals(whole.stride(-1), 1))
@@ -125,7 +139,7 @@ def dense(mask: Node) -> Node | None:
     Other broadcast dimensions stay broadcast: only what must be is written out.
     """
     value = mask.meta["example_value"]
-    if value.dim() == 0 or not _equals(value.stride(-1), 0) or _equals(value.shape[-1], 1):
+    if value.dim() == 0 or _equals(value.stride(-1), 1) or _equals(value.shape[-1], 1):
         return None
     broadcast = [_equals(stride, 0) for stride in value.stride()[:-1]]
     cut = tuple(slice(0, 1) if is_broadcast else slice(None) for is_broadcast in broadcast)
@@ -152,6 +166,7 @@ def erase_unused(mask: Node, grids: Mapping[Node, Grid]) -> None:
     """Remove the arithmetic that built a mask, as far as nothing else uses it; it has no effects."""
     for node in reversed(ancestors(mask)):
         if not node.users and (
-            node in grids or name_of(node) in (*_REPEATS, *_CONJUNCTIONS, "to", "getitem")
+            node in grids
+            or name_of(node) in (*_REPEATS, *_CONJUNCTIONS, "where", "contiguous", "to", "getitem")
         ):
             node.graph.erase_node(node)

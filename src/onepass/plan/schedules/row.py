@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from onepass.device import Device
-from onepass.ir.kernel import Access, Kernel
+from onepass.ir.kernel import Access, Kernel, StoreValue
 
 # Threads resident where short rows hold a computed value: a bound of 40 registers, more than the compiler takes on its own
 # for at most 8 elements a lane, and loads are in flight for it; 16 need more.
@@ -17,6 +17,9 @@ SHORT_ROWS = 1536
 MOST_REGISTERS = 64
 # Computed values that would take this many registers a lane, and leave one block a multiprocessor, go to shared memory.
 SHARED_FROM = 32
+# Vectors of a row from which eight are taken a lane, and the share of a row's places that may lie idle.
+LONG_ROW = 2048
+IDLE = 1 / 16
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -73,13 +76,13 @@ def held_bytes(kernel: Kernel) -> int:
 
 
 def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
-    """The best first; the others hold less in a thread's registers.
+    """The best first; the others are for when the compiler spills.
 
-    Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md): a warp where four vectors a
-    lane are enough, two if they are; up to 256 vectors a row two a lane and blocks of 128 threads; up to 2048 four, with
-    1024 threads resident, which bounds a thread to 64 registers; above, eight vectors of 512 lanes, 3 of them in flight
-    where two inputs meet. Where a value is computed and held, short rows are bound to 40 registers. Loads of
-    row vectors after the last reduction cost nothing and free the registers that keep a second block resident.
+    Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md): two resident blocks of 512
+    lanes or what comes near it, which bounds a thread to 64 registers, 80 where lanes are fewer and vectors more; one
+    block where a row goes in and out twice, whose reads and writes overlap by themselves; 3 vectors in flight where two
+    inputs meet in long rows. Where a value is computed and held, short rows are bound to 40 registers. Loads of row
+    vectors after the last reduction cost nothing and free the registers that keep a second block resident.
     """
     cols = kernel.cols
     if not isinstance(cols, int):
@@ -90,35 +93,71 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     while width > 1 and cols < width * 2:
         width //= 2
     vectors = -(-cols // width)
-    target = 2 if vectors <= 64 or 128 < vectors <= 256 else 4 if vectors <= 2048 else 8
+    _, results = streams(kernel)
     found = []
-    for most in dict.fromkeys((target, 4, 2, 8)):
-        lanes = next((t for t in LANES if t * most >= vectors), 0)
-        if not lanes or lanes * most > 2 * max(vectors, LANES[0] * most) or (lanes > 512 and most < 8):
+    for most in _vectors_a_lane(kernel, vectors):
+        lanes = _lanes(vectors, most)
+        if lanes * most > 2 * max(vectors, LANES[0] * most) or (lanes > 512 and most < 8 and results == 1):
             continue
         steps = -(-vectors // lanes)
         if steps * width * held_bytes(kernel) > 4 * MOST_REGISTERS:
             continue
         threads = max(128, lanes)
+        long = lanes >= 512 and steps > 4 and results == 1
         resident = 0
-        if steps > 2:
-            resident = max(1, 1024 // threads)
+        if results > 1 and vectors > LONG_ROW // 2:
+            resident = max(1, 512 // threads)
+        elif steps > 2:
+            resident = max(1, (768 if steps > 4 and lanes < 512 else 1024) // threads)
         elif kernel.kept and width <= 4:
             resident = min(SHORT_ROWS, device.threads) // threads
-        depth = 3 if steps > 4 and kernel.kept else 0
+        depth = 3 if long and kernel.kept else 0
         widths = aligned(kernel, cols, width)
         plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident, 0, depth)
         shared = 4 * len(kernel.kept) * threads * steps * width
-        if (
-            shared
-            and steps > 4
-            and shared // threads >= 4 * SHARED_FROM
-            and 2 * shared <= device.shared_bytes
-        ):
+        if long and shared // threads >= 4 * SHARED_FROM and 2 * shared <= device.shared_bytes:
             found += [replace(plain, shared_bytes=shared, depth=d) for d in (4, 2)]
         # One resident block of 1024 threads bounds a thread to 64 registers with or without being asked to.
         found += [plain, replace(plain, min_blocks=0)] if resident > 1 else [plain]
     return found or "too_large: the row does not fit in registers"
+
+
+def streams(kernel: Kernel) -> tuple[int, int]:
+    """How many tensors it reads, and how many it writes, an element for each column of each row."""
+    written = {s.access for loop in kernel.loops for s in loop.body if isinstance(s, StoreValue)}
+    whole = [a.name in written for a in kernel.accesses if a.column != "zero" and not a.shared]
+    return whole.count(False), whole.count(True)
+
+
+def _vectors_a_lane(kernel: Kernel, vectors: int) -> list[int]:
+    """At most so many, the best first: what leaves no lanes idle, for a sixth of them idle costs up to half the speed."""
+    inputs, results = streams(kernel)
+    if vectors > LONG_ROW:
+        usual = 4 if results > 1 else 8
+    elif vectors > LONG_ROW // 2:
+        usual = 4 if inputs > 1 and results == 1 else 8
+    else:
+        usual = 2 if vectors <= 64 or 128 < vectors <= 256 else 4
+    tried = [most for most in dict.fromkeys((usual, 4, 8, 2)) if _lanes(vectors, most)]
+    if not tried:
+        return []
+    best = next((m for m in tried if _idle(vectors, m) <= IDLE), None)
+    if best is None:
+        best = min(tried, key=lambda m: _idle(vectors, m))
+    if results == 1 and vectors == 3 * _lanes(vectors, best) >= 3 * 256:
+        best = 8  # three vectors a lane in two blocks of 512 are too little in flight
+    return list(dict.fromkeys((best, *tried)))
+
+
+def _lanes(vectors: int, most: int) -> int:
+    """The fewest that hold a row in so many vectors each; 0 if a block does not."""
+    return next((lanes for lanes in LANES if lanes * most >= vectors), 0)
+
+
+def _idle(vectors: int, most: int) -> float:
+    """The share of the vectors' places that lie past the end of the row."""
+    lanes = _lanes(vectors, most)
+    return 1 - vectors / (lanes * -(-vectors // lanes))
 
 
 def aligned(kernel: Kernel, cols: int, width: int) -> tuple[int, ...]:
