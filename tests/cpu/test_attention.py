@@ -292,27 +292,118 @@ def test_padding_is_read_without_being_spread_over_the_queries() -> None:
     } & set(got.calls)
 
 
+def spread(condition: Tensor, query: Tensor) -> Tensor:
+    """A condition of queries x keys, repeated for each sample of the batch."""
+    return condition[None, None].expand(query.shape[0], -1, -1, -1)
+
+
+def lower(query: Tensor) -> Tensor:
+    index = torch.arange(query.shape[-2])
+    return index[:, None] >= index[None, :]
+
+
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("opaque", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_bias_is_not_spread_over_the_batch_by_its_mask(copied: bool, opaque: bool, causal: bool) -> None:
     def function(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        batch, _, length, _ = query.shape
-        index = torch.arange(length)
-        kept = index[:, None] >= (index[None, :] if causal else 0 * index[None, :])
+        kept = lower(query) if causal else torch.arange(query.shape[2])[:, None] >= 0 * lower(query)
         bias = bias.permute(2, 0, 1)[None]  # as positions are looked up: heads are innermost in memory
-        mask = torch.where(kept[None, None].expand(batch, -1, length, length), bias, -1e30)
+        mask = torch.where(spread(kept, query), bias, -1e30)
         return F.scaled_dot_product_attention(query, key, value, mask.contiguous() if copied else mask)
-
-    def attended(graph: torch.fx.Graph) -> list[Tensor]:
-        return [n.args[3].meta["val"] for n in graph.nodes if "onepass.attention" in str(n.target)]
 
     got = captured(function, dynamic=True, opaque=opaque)
     for batch, length in ((3, 6), (5, 11)):
         operands = *(heads(batch, 2, length, 8) for _ in range(3)), torch.randn(length, length, 2)
         assert same(got.run(*operands), function(*operands), ROUNDING)
     assert len(got.graphs) == 1
-    assert [(mask.shape[0], mask.stride(-1)) for mask in attended(got.graphs[0])] == [(1, 1)] * opaque
+    mask = attended(got)
+    assert (mask.shape[0], mask.stride(-1)) == (1, 1)
+
+
+def attended(got: Captured) -> Tensor:
+    """The mask that the graph's only attention reads, set aside or opened by AOT."""
+    (call,) = (n for n in got.graphs[-1].nodes if n.op == "call_function" and "attention" in str(n.target))
+    node: Any = call.kwargs["attn_mask"] if "attn_mask" in call.kwargs else call.args[3]
+    mask: Tensor = node.meta["val"]
+    return mask
+
+
+Masked = Callable[[Tensor, Tensor], Tensor]  # of a query and a bias of heads x queries x keys
+
+
+def written_afterwards(query: Tensor, bias: Tensor) -> Tensor:
+    bias = bias.clone()
+    mask = torch.where(spread(lower(query), query), bias, -1e30)
+    bias.mul_(0)
+    return mask
+
+
+def its_copy_written_afterwards(query: Tensor, bias: Tensor) -> Tensor:
+    bias = bias.clone()
+    mask = torch.where(spread(lower(query), query), bias, -1e30).contiguous()
+    bias.mul_(0)
+    return mask
+
+
+def what_is_shut_out_written_afterwards(query: Tensor, bias: Tensor) -> Tensor:
+    shut_out = torch.full((), -1e30)
+    mask = torch.where(spread(lower(query), query), bias, shut_out)
+    shut_out.fill_(1.0)
+    return mask
+
+
+def a_choice_by_the_method(query: Tensor, bias: Tensor) -> Tensor:
+    return spread(lower(query), query).where(bias > 0.3, bias < 0.1)
+
+
+def all_true_where_causal(query: Tensor, bias: Tensor) -> Tensor:
+    index = torch.arange(query.shape[-2])
+    return (index[:, None] >= 0 * index).where(lower(query), index[:, None] + 2 >= index)
+
+
+def inverted(query: Tensor, bias: Tensor) -> Tensor:
+    return torch.where(spread(~lower(query), query), -1e30, bias)
+
+
+def of_three_dimensions(query: Tensor, bias: Tensor) -> Tensor:
+    return bias.expand(query.shape[0], -1, -1, -1)
+
+
+def nan_where_nothing_is_taken(query: Tensor, bias: Tensor) -> Tensor:
+    return torch.where(spread(lower(query), query), bias, -1e30).where(lower(query), float("-inf"))
+
+
+MASKS: tuple[Masked, ...] = (
+    written_afterwards,
+    its_copy_written_afterwards,
+    what_is_shut_out_written_afterwards,
+    a_choice_by_the_method,
+    all_true_where_causal,
+    inverted,
+    of_three_dimensions,
+    nan_where_nothing_is_taken,
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: mask.__name__)
+def test_a_mended_mask_is_the_mask(mask: Masked, dynamic: bool) -> None:
+    def function(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, mask(query, bias))
+
+    got = captured(function, dynamic=dynamic)
+    operands = *(heads(3, 2, 6, 8) for _ in range(3)), torch.randn(2, 6, 6)
+    assert same(got.run(*operands), function(*operands), ROUNDING)
+
+
+def test_a_mask_keeps_the_dimensions_that_fused_attention_takes() -> None:
+    def function(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, of_three_dimensions(query, bias))
+
+    got = captured(function)
+    got.run(*(heads(3, 2, 6, 8) for _ in range(3)), torch.randn(2, 6, 6))
+    assert attended(got).dim() == 4
 
 
 def test_a_gather_that_permutes_is_no_view() -> None:

@@ -15,7 +15,7 @@ from onepass.runtime.counters import COUNTERS
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-# One below and above a vector, a warp, a block, powers of two; primes; longer than registers hold.
+# One below and above a vector, a warp, a block, powers of two; five vectors a lane; primes; longer than registers hold.
 COLS = [
     1,
     2,
@@ -26,12 +26,14 @@ COLS = [
     255,
     257,
     513,
+    640,
     760,
     1000,
     1023,
     1024,
     1025,
     3584,
+    5120,
     5140,
     8191,
     12289,

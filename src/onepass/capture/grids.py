@@ -238,9 +238,11 @@ def _absolute(call: _Call) -> Cell:
 
 
 def _where(call: _Call) -> Cell:
-    return _chosen(
-        call, condition(call.operand(0, "condition")), call.operand(1, "input"), call.operand(2, "other")
-    )
+    if call.node.op == "call_method":  # x.where(condition, other)
+        yes, formula = call.operand(0, "self"), condition(call.operand(1, "condition"))
+    else:
+        formula, yes = condition(call.operand(0, "condition")), call.operand(1, "input")
+    return _chosen(call, formula, yes, call.operand(2, "other"))
 
 
 def _masked_fill(call: _Call) -> Cell:

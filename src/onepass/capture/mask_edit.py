@@ -43,21 +43,34 @@ def _lighter(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) 
                 continue
             if prove(part, grids, queries, keys).lets_through == "all":
                 return other
-    if name == "where" and len(args) == 3 and isinstance(args[0], Node) and _is_boolean(args[0]):
-        if isinstance(args[1], Node) and prove(args[0], grids, queries, keys).lets_through == "all":
-            return args[1]
-        condition = _lightest(args[0], grids, queries, keys)
-        if condition is not args[0]:
-            return insert(mask.graph, "call_function", torch.where, condition, *args[1:])
-    if name == "contiguous" and len(args) == 1 and isinstance(args[0], Node):
-        source = _lightest(args[0], grids, queries, keys)
-        if source is not args[0]:
-            return insert(mask.graph, "call_method", "contiguous", source)
+    if mask.target is torch.where and len(args) == 3:
+        return _lighter_choice(mask, grids, queries, keys)
+    if name == "contiguous" and len(args) == 1 and not mask.kwargs and isinstance(args[0], Node):
+        with mask.graph.inserting_before(mask):
+            source = _lightest(args[0], grids, queries, keys)
+            return None if source is args[0] else insert(mask.graph, "call_method", "contiguous", source)
     if name == "to" and isinstance(args[0], Node) and _changes_nothing(args[0], mask):
         return args[0]
     if name == "getitem":
         return _gather_as_view(mask, grids)
     return None
+
+
+def _lighter_choice(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) -> Node | None:
+    """Of ``torch.where(condition, chosen, other)``: what an all-true condition chooses, or one of a lighter condition.
+
+    A new one stands where the old one stood: what it reads may be written to further on.
+    """
+    condition, chosen, other = mask.args
+    if not isinstance(condition, Node) or not _is_boolean(condition) or mask.kwargs:
+        return None
+    if isinstance(chosen, Node) and prove(condition, grids, queries, keys).lets_through == "all":
+        return chosen
+    with mask.graph.inserting_before(mask):
+        lighter = _lightest(condition, grids, queries, keys)
+        if lighter is condition:
+            return None
+        return insert(mask.graph, "call_function", torch.where, lighter, chosen, other)
 
 
 def _is_boolean(node: Node) -> bool:
@@ -71,13 +84,16 @@ def _changes_nothing(source: Node, result: Node) -> bool:
 
 
 def _may_replace(lighter: Node, mask: Node) -> bool:
-    """Whether attention may read it instead: of the same dtype, never written to, its last dimension dense."""
+    """Whether attention may read it instead: same dtype, never written to, its last dimension dense, of 2 or as many.
+
+    No fused attention of the CPU takes a mask of three dimensions.
+    """
     value: Any = lighter.meta.get("example_value")
     whole = mask.meta["example_value"]
     return (
         _is_untouched(lighter)
         and value.dtype is whole.dtype
-        and value.dim() >= 2
+        and value.dim() in (2, whole.dim())
         and sizes_of(value.shape)[-1] == sizes_of(whole.shape)[-1]
         and (_equals(value.stride(-1), 1) or not _equals(whole.stride(-1), 1))
     )

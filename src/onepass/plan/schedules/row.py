@@ -17,8 +17,11 @@ SHORT_ROWS = 1536
 MOST_REGISTERS = 64
 # Computed values that would take this many registers a lane, and leave one block a multiprocessor, go to shared memory.
 SHARED_FROM = 32
-# Vectors of a row from which eight are taken a lane, and the share of a row's places that may lie idle.
-LONG_ROW = 2048
+# Above so many vectors a row wants more than two blocks of 512 lanes with four a lane; one that is read once, or goes in
+# and out twice, wants half as many lanes with more from the second number on (note 004, items 1, 11 and 13).
+LONG_ROW, LONG_SIMPLE_ROW = 2048, 1024
+# So many of a row's places in vectors may lie past its end: 1280 vectors in 1536 places take up to half as long again
+# (note 004, item 12).
 IDLE = 1 / 16
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -78,11 +81,11 @@ def held_bytes(kernel: Kernel) -> int:
 def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     """The best first; the others are for when the compiler spills.
 
-    Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md): two resident blocks of 512
-    lanes or what comes near it, which bounds a thread to 64 registers, 80 where lanes are fewer and vectors more; one
-    block where a row goes in and out twice, whose reads and writes overlap by themselves; 3 vectors in flight where two
-    inputs meet in long rows. Where a value is computed and held, short rows are bound to 40 registers. Loads of row
-    vectors after the last reduction cost nothing and free the registers that keep a second block resident.
+    Measured on one H200, 512 MiB a tensor, 2026-11-30 (docs/notes/004-cuda-row-schedules.md). 1024 threads are resident,
+    which bounds each to 64 registers; 768 with 80 where fewer than 512 lanes take more than four vectors; 512 where long
+    rows go in and out twice, whose reads and writes overlap by themselves. Where a value is computed and held, long rows
+    have it in shared memory or 3 vectors in flight, and short ones are bound to 40 registers. Loads of row vectors after
+    the last reduction cost nothing and free the registers that keep a second block resident.
     """
     cols = kernel.cols
     if not isinstance(cols, int):
@@ -93,19 +96,19 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     while width > 1 and cols < width * 2:
         width //= 2
     vectors = -(-cols // width)
-    _, results = streams(kernel)
+    twice = _in_and_out_twice(kernel)
     found = []
     for most in _vectors_a_lane(kernel, vectors):
         lanes = _lanes(vectors, most)
-        if lanes * most > 2 * max(vectors, LANES[0] * most) or (lanes > 512 and most < 8 and results == 1):
+        if lanes * most > 2 * max(vectors, LANES[0] * most) or (lanes > 512 and most < 8 and not twice):
             continue
         steps = -(-vectors // lanes)
         if steps * width * held_bytes(kernel) > 4 * MOST_REGISTERS:
             continue
         threads = max(128, lanes)
-        long = lanes >= 512 and steps > 4 and results == 1
+        long = lanes >= 512 and steps > 4 and not twice
         resident = 0
-        if results > 1 and vectors > LONG_ROW // 2:
+        if twice and vectors > LONG_SIMPLE_ROW:
             resident = max(1, 512 // threads)
         elif steps > 2:
             resident = max(1, (768 if steps > 4 and lanes < 512 else 1024) // threads)
@@ -122,20 +125,28 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     return found or "too_large: the row does not fit in registers"
 
 
-def streams(kernel: Kernel) -> tuple[int, int]:
+def _reads_and_writes(kernel: Kernel) -> tuple[int, int]:
     """How many tensors it reads, and how many it writes, an element for each column of each row."""
     written = {s.access for loop in kernel.loops for s in loop.body if isinstance(s, StoreValue)}
-    whole = [a.name in written for a in kernel.accesses if a.column != "zero" and not a.shared]
-    return whole.count(False), whole.count(True)
+    full = [a.name in written for a in kernel.accesses if a.column != "zero" and any(s != 0 for s in a.outer)]
+    return full.count(False), full.count(True)
+
+
+def _in_and_out_twice(kernel: Kernel) -> bool:
+    reads, writes = _reads_and_writes(kernel)
+    return reads > 1 and writes > 1
 
 
 def _vectors_a_lane(kernel: Kernel, vectors: int) -> list[int]:
-    """At most so many, the best first: what leaves no lanes idle, for a sixth of them idle costs up to half the speed."""
-    inputs, results = streams(kernel)
+    """At most so many, the best first: what fills the lanes, then as many as rows of that length do best with.
+
+    Two where they fill a warp, or a block of 128 threads that a warp of four does not hold (note 004, items 10 and 12).
+    """
+    twice = _in_and_out_twice(kernel)
     if vectors > LONG_ROW:
-        usual = 4 if results > 1 else 8
-    elif vectors > LONG_ROW // 2:
-        usual = 4 if inputs > 1 and results == 1 else 8
+        usual = 4 if twice else 8
+    elif vectors > LONG_SIMPLE_ROW:
+        usual = 8 if twice or _reads_and_writes(kernel) == (1, 1) else 4
     else:
         usual = 2 if vectors <= 64 or 128 < vectors <= 256 else 4
     tried = [most for most in dict.fromkeys((usual, 4, 8, 2)) if _lanes(vectors, most)]
@@ -143,9 +154,10 @@ def _vectors_a_lane(kernel: Kernel, vectors: int) -> list[int]:
         return []
     best = next((m for m in tried if _idle(vectors, m) <= IDLE), None)
     if best is None:
-        best = min(tried, key=lambda m: _idle(vectors, m))
-    if results == 1 and vectors == 3 * _lanes(vectors, best) >= 3 * 256:
-        best = 8  # three vectors a lane in two blocks of 512 are too little in flight
+        best = min(tried, key=lambda m: (_idle(vectors, m), -m))
+    lanes = _lanes(vectors, best)
+    if not twice and lanes >= 256 and -(-vectors // lanes) == 3:
+        best = 8  # three vectors a lane are too little in flight in blocks of 256 and 512 (note 004, item 13)
     return list(dict.fromkeys((best, *tried)))
 
 
