@@ -374,7 +374,58 @@ def nan_where_nothing_is_taken(query: Tensor, bias: Tensor) -> Tensor:
     return torch.where(spread(lower(query), query), bias, -1e30).where(lower(query), float("-inf"))
 
 
+def everywhere(query: Tensor) -> Tensor:
+    index = torch.arange(query.shape[-2])
+    return index[:, None] >= 0 * index[None, :]
+
+
+def written_in_a_list(query: Tensor, bias: Tensor) -> Tensor:
+    bias = bias.clone()
+    mask = torch.where(everywhere(query), bias[None], 0.0)
+    torch._foreach_zero_([bias])
+    return mask
+
+
+def written_past_its_counter(query: Tensor, bias: Tensor) -> Tensor:
+    bias = bias.clone()
+    mask = torch.where(everywhere(query), bias[None], 0.0)
+    bias.data.zero_()
+    return mask
+
+
+def filled_in_a_list(query: Tensor, bias: Tensor) -> Tensor:
+    outside = torch.zeros(())
+    torch._foreach_add_([outside], 5.0)
+    return torch.where(lower(query), outside, 0.0)
+
+
+def written_into_a_buffer(query: Tensor, bias: Tensor) -> Tensor:
+    buffer = torch.empty(query.shape[0], 2, query.shape[2], query.shape[2])
+    chosen = torch.where(spread(lower(query), query), bias, torch.ones(()), out=buffer)
+    return torch.where(everywhere(query), bias[None], chosen) + buffer
+
+
+@torch.library.custom_op("onepass_tests::where", mutates_args=())
+def where(condition: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
+    return torch.where(condition, other, 3 * chosen)
+
+
+@where.register_fake
+def _(condition: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
+    return torch.empty_like(chosen)
+
+
+def a_choice_of_another_kind(query: Tensor, bias: Tensor) -> Tensor:
+    chosen: Tensor = torch.ops.onepass_tests.where(everywhere(query), bias[None], -bias[None])
+    return chosen
+
+
 MASKS: tuple[Masked, ...] = (
+    written_in_a_list,
+    written_past_its_counter,
+    filled_in_a_list,
+    written_into_a_buffer,
+    a_choice_of_another_kind,
     written_afterwards,
     its_copy_written_afterwards,
     what_is_shut_out_written_afterwards,
@@ -395,6 +446,33 @@ def test_a_mended_mask_is_the_mask(mask: Masked, dynamic: bool) -> None:
     got = captured(function, dynamic=dynamic)
     operands = *(heads(3, 2, 6, 8) for _ in range(3)), torch.randn(2, 6, 6)
     assert same(got.run(*operands), function(*operands), ROUNDING)
+
+
+def test_inputs_on_the_same_storage_are_written_through_each_other() -> None:
+    def function(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, alias: Tensor) -> Tensor:
+        mask = torch.where(everywhere(query), bias[None], 0.0)
+        alias.zero_()
+        return F.scaled_dot_product_attention(query, key, value, mask)
+
+    tensors, results = [heads(3, 2, 6, 8) for _ in range(3)], []
+    start = torch.randn(2, 6, 6)
+    for run in (function, captured(function).run):
+        bias = start.clone()
+        alias = torch.empty(0).set_(bias.untyped_storage(), 0, bias.shape)
+        results.append(run(*tensors, bias, alias))
+    assert same(results[1], results[0], ROUNDING)
+
+
+def test_a_dense_copy_is_not_shared_with_attention_after_a_write() -> None:
+    def function(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        bias = bias.clone()
+        mask = bias.mT[None]
+        first = F.scaled_dot_product_attention(query, key, value, mask)
+        torch._foreach_mul_([bias], 0.0)
+        return F.scaled_dot_product_attention(first, key, value, mask)
+
+    operands = *(heads(3, 2, 6, 8) for _ in range(3)), torch.randn(2, 6, 6)
+    assert same(captured(function).run(*operands), function(*operands), ROUNDING)
 
 
 def test_a_mask_keeps_the_dimensions_that_fused_attention_takes() -> None:

@@ -23,6 +23,7 @@ from onepass.capture.attention_op import attention_op
 from onepass.capture.grids import Grid, Size, name_of, read_grids, scalar_of, size_of, sizes_of
 from onepass.capture.mask_edit import dense, erase_unused, lightened
 from onepass.capture.masks import Proof, prove
+from onepass.capture.writes import is_untouched, mark_written
 
 MaskOutcome = Literal["none", "proven all true", "proven causal", "kept", "lightened", "made dense"]
 
@@ -46,6 +47,7 @@ def set_aside(gm: GraphModule, *, opaque: bool = True) -> list[SetAside]:
     With ``opaque=False`` masks are dropped and mended but attention stays PyTorch's, so that AOT opens it
     into the fused forward and backward pair: the form for graphs that need gradients.
     """
+    mark_written(gm.graph)
     rewriting = _Rewriting(read_grids(gm.graph), opaque)
     outcomes = []
     for node in list(gm.graph.nodes):
@@ -83,7 +85,7 @@ class _Rewriting:
         if place in self.settled:
             return self.settled[place]
         settled = self._settle(mask, queries, keys)
-        if mask.meta["example_value"]._version == 0:  # one that is written to may differ at the next call
+        if is_untouched(mask):  # one that is written to may differ at the next call
             self.settled[place] = settled
         return settled
 
@@ -148,7 +150,7 @@ def _uncopied(node: Node) -> Node:
     source = (
         node.args[0] if name_of(node) == "contiguous" and len(node.args) == 1 and not node.kwargs else None
     )
-    if not isinstance(source, Node) or not _is_plain(source) or source.meta["example_value"]._version:
+    if not isinstance(source, Node) or not _is_plain(source) or not is_untouched(source):
         return node
     return source if source.meta["example_value"].stride(-1) == 1 else node
 
@@ -219,7 +221,7 @@ def _before_repeat(node: Node) -> Node | None:
     chain = [node]
     for name in ("reshape", "expand", "getitem"):
         source = chain[-1].args[0] if name_of(chain[-1]) == name else None
-        if not isinstance(source, Node) or not _is_plain(source) or source.meta["example_value"]._version:
+        if not isinstance(source, Node) or not _is_plain(source) or not is_untouched(source):
             return None
         chain.append(source)
     (whole, spread, inserted, kept) = (sizes_of(step.meta["example_value"].shape) for step in chain)
@@ -234,7 +236,7 @@ def _before_interleave(node: Node) -> Node | None:
     source, *given = node.args
     repeats = given[0] if given else node.kwargs.get("repeats")
     dim = given[1] if len(given) > 1 else node.kwargs.get("dim")
-    if not isinstance(source, Node) or not _is_plain(source) or source.meta["example_value"]._version:
+    if not isinstance(source, Node) or not _is_plain(source) or not is_untouched(source):
         return None
     return (
         source

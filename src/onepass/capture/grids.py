@@ -14,7 +14,6 @@ from typing import Any
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
 from onepass.capture.cells import (
@@ -33,6 +32,7 @@ from onepass.capture.cells import (
     select,
 )
 from onepass.capture.proof import FALSE, TRUE, Formula, Linear, all_of, any_of, negation
+from onepass.capture.writes import is_untouched
 
 Sizes = tuple[sympy.Expr, ...]
 Size = int | torch.SymInt
@@ -68,13 +68,13 @@ def name_of(node: Node) -> str:
 
 
 def read_grids(graph: Graph) -> dict[Node, Grid]:
-    """Every tensor of the graph that is index arithmetic alone and is never written to."""
+    """Every tensor of the graph that is index arithmetic alone and is never written to; `mark_written` comes first."""
     grids: dict[Node, Grid] = {}
     for node in graph.nodes:
         reader = _reader(node)
-        value = node.meta.get("example_value")
-        if reader is None or not _is_readable(value):
+        if reader is None or not _is_readable(node):
             continue
+        value = node.meta["example_value"]
         sizes = sizes_of(value.shape)
         ones = {dim: Linear() for dim in range(-len(sizes), 0) if sizes[dim] == 1}
         try:
@@ -84,16 +84,9 @@ def read_grids(graph: Graph) -> dict[Node, Grid]:
     return grids
 
 
-def _is_readable(value: object) -> bool:
-    # The version counter of the traced tensor counts every write to it or to a view of it, in the whole
-    # graph.
-    return (
-        type(value) is FakeTensor
-        and value.layout is torch.strided
-        and (value.dtype in (torch.bool, torch.int64) or value.dtype.is_floating_point)
-        and not value.is_inference()
-        and value._version == 0
-    )
+def _is_readable(node: Node) -> bool:
+    value: Any = node.meta.get("example_value")
+    return is_untouched(node) and (value.dtype in (torch.bool, torch.int64) or value.dtype.is_floating_point)
 
 
 @dataclass(frozen=True)
@@ -153,14 +146,14 @@ _Reader = Callable[[_Call], Cell]
 
 
 def _reader(node: Node) -> _Reader | None:
-    """How to read a call, or None; a function counts only if it is PyTorch's or Python's own of that name."""
-    name = name_of(node)
-    if node.op == "call_method":
-        return _READERS.get(name)
+    return _READERS.get(name_of(node)) if is_pytorchs(node) else None
+
+
+def is_pytorchs(node: Node) -> bool:
+    """Whether it calls a method of a tensor, or the function of its name that is PyTorch's or Python's own."""
     if node.op != "call_function":
-        return None
-    known = any(getattr(home, name, None) is node.target for home in (torch, operator, builtins))
-    return _READERS.get(name) if known else None
+        return node.op == "call_method"
+    return any(getattr(home, name_of(node), None) is node.target for home in (torch, operator, builtins))
 
 
 def _arange(call: _Call) -> Cell:

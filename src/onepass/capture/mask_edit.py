@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
-from onepass.capture.grids import Grid, Size, name_of, size_of, sizes_of
-from onepass.capture.masks import ancestors, may_be_written, prove
+from onepass.capture.grids import Grid, Size, is_pytorchs, name_of, size_of, sizes_of
+from onepass.capture.masks import ancestors, prove
 from onepass.capture.proof import TRUE, Linear
+from onepass.capture.writes import is_untouched
 
 _REPEATS = ("expand", "expand_as", "broadcast_to")
 _CONJUNCTIONS = ("and_", "logical_and", "bitwise_and")
@@ -27,13 +27,15 @@ def lightened(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size)
 def _lightest(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) -> Node:
     current = mask
     while True:
-        lighter = _lighter(current, grids, queries, keys) if _is_untouched(current) else None
+        lighter = _lighter(current, grids, queries, keys)
         if lighter is None or not _may_replace(lighter, mask):
             return current
         current = lighter
 
 
 def _lighter(mask: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) -> Node | None:
+    if not is_pytorchs(mask) or not is_untouched(mask):
+        return None
     name, args = name_of(mask), mask.args
     if name in _REPEATS and isinstance(args[0], Node):
         return args[0]
@@ -91,7 +93,7 @@ def _may_replace(lighter: Node, mask: Node) -> bool:
     value: Any = lighter.meta.get("example_value")
     whole = mask.meta["example_value"]
     return (
-        _is_untouched(lighter)
+        is_untouched(lighter)
         and value.dtype is whole.dtype
         and value.dim() in (2, whole.dim())
         and sizes_of(value.shape)[-1] == sizes_of(whole.shape)[-1]
@@ -99,17 +101,11 @@ def _may_replace(lighter: Node, mask: Node) -> bool:
     )
 
 
-def _is_untouched(node: Node) -> bool:
-    """Whether the tensor is a plain one that nothing in the graph writes to."""
-    value = node.meta.get("example_value")
-    return type(value) is FakeTensor and value._version == 0 and not may_be_written(node)
-
-
 def _open_gathers(mask: Node, grids: Mapping[Node, Grid]) -> None:
     """Read the parts of a mask that are gathered in order, as masks of padding are, through views."""
     parts = set(ancestors(mask))
     for node in sorted(parts - {mask}):
-        if name_of(node) != "getitem" or not _is_untouched(node):
+        if name_of(node) != "getitem" or not is_untouched(node):
             continue
         with node.graph.inserting_before(node):
             view = _gather_as_view(node, grids)
@@ -121,7 +117,7 @@ def _open_gathers(mask: Node, grids: Mapping[Node, Grid]) -> None:
 def _gather_as_view(node: Node, grids: Mapping[Node, Grid]) -> Node | None:
     """A gather ``x[i, j]`` whose indices count up along one dimension of the result each, as a view of x."""
     source, items = node.args
-    if not isinstance(source, Node) or not _is_untouched(source):
+    if not isinstance(source, Node) or not is_untouched(source):
         return None
     value, whole = source.meta["example_value"], sizes_of(node.meta["example_value"].shape)
     if not isinstance(items, tuple) or len(items) != value.dim():
@@ -180,9 +176,9 @@ def insert(graph: Graph, op: str, target: str | Callable[..., Any], *args: Any) 
 
 def erase_unused(mask: Node, grids: Mapping[Node, Grid]) -> None:
     """Remove the arithmetic that built a mask, as far as nothing else uses it; it has no effects."""
+    built = (*_REPEATS, *_CONJUNCTIONS, "where", "contiguous", "to", "getitem")
     for node in reversed(ancestors(mask)):
-        if not node.users and (
-            node in grids
-            or name_of(node) in (*_REPEATS, *_CONJUNCTIONS, "where", "contiguous", "to", "getitem")
-        ):
+        if node.users or "out" in node.kwargs:
+            continue
+        if node in grids or (is_pytorchs(node) and name_of(node) in built):
             node.graph.erase_node(node)

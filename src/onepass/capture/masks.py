@@ -8,7 +8,6 @@ from typing import Literal
 
 import sympy
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -39,8 +38,6 @@ def prove(node: Node, grids: Mapping[Node, Grid], queries: Size, keys: Size) -> 
     grid = grids.get(node)
     if grid is None:
         return Proof("unproven", _why_unread(node, grids))
-    if any(may_be_written(ancestor) for ancestor in ancestors(node)):
-        return Proof("unproven", "a higher-order operator may write to a part of the mask")
     formula, rest_is_shut_out = _lets_through(grid)
     known = _known(grid, (formula, rest_is_shut_out), queries, keys, node)
     if not is_valid(rest_is_shut_out, known):
@@ -74,11 +71,6 @@ def _why_unread(node: Node, grids: Mapping[Node, Grid]) -> str:
             return f"it depends on the data of {ancestor.name}"
         return f"{ancestor.name} ({name_of(ancestor)}) is not index arithmetic that can be followed"
     return "it was not traced"
-
-
-def may_be_written(node: Node) -> bool:
-    """Whether a higher-order operator takes it: those may write and leave the version counter as it is."""
-    return any(isinstance(user.target, HigherOrderOperator) for user in node.users)
 
 
 def _lets_through(grid: Grid) -> tuple[Formula, Formula]:
