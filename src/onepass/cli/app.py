@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import cache, demo, doctor, explain
+from onepass.cli import cache, demo, devices, doctor, explain, occupancy
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -77,6 +77,8 @@ def _application() -> typer.Typer:
     application.command("demo")(demo.demo)
     application.command("explain")(explain.explain)
     application.command("doctor")(doctor.doctor)
+    application.command("devices")(devices.devices)
+    application.command("occupancy")(occupancy.occupancy)
     application.add_typer(cache.group(), name="cache")
     return application
 
