@@ -16,7 +16,7 @@ import torch
 
 from onepass.codegen.cpu_prelude import cpu_prelude
 from onepass.insight import calibrate as roofs
-from onepass.insight import streams
+from onepass.insight import roof as streams
 from onepass.insight.calibrate import Calibration, MemoryRoof, calibrate, kept, path_of
 from onepass.runtime.cache import open_cache
 from onepass.runtime.launch_cpu import load_kernel

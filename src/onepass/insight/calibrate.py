@@ -23,7 +23,7 @@ import torch
 from onepass import device as devices
 from onepass.codegen.cpu_prelude import cpu_prelude
 from onepass.errors import CannotWrite
-from onepass.insight.streams import arch_of, stream_roofs
+from onepass.insight.roof import roofs
 from onepass.runtime.cache import default_directory, open_cache
 from onepass.runtime.launch_cpu import load_kernel
 from onepass.runtime.launch_cuda import CudaKernel
@@ -204,7 +204,7 @@ def _free_memory() -> int:
 
 def _memory(reads: int, writes: int, size: int, device: torch.device, rounds: int) -> MemoryRoof:
     sets = sets_needed((reads + writes) * size, device)
-    found = stream_roofs(reads, writes, size, device, sets)
+    found = roofs(reads, writes, size, device, sets)
     for roof in found:
         wrong = roof.check()
         if wrong:
@@ -348,6 +348,12 @@ def _cpu_nothing() -> Callable[[int], Any]:
 def _finish(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def arch_of(device: torch.device) -> str:
+    """``sm_90``, as the driver says."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
 
 
 def _machine(device: torch.device) -> str:

@@ -1,4 +1,4 @@
-"""The measured roof of memory: fixed stream kernels with a number of read and write streams, the best of which counts.
+"""The measured roof: fixed stream kernels with given numbers of read and write streams, the best of which counts.
 
 They do nothing but move memory: every read stream is combined (xor on CUDA, + on the CPU) and every write stream
 gets the result. They are small on purpose, and a change to them changes every figure that refers to them.
@@ -91,7 +91,7 @@ extern "C" void roof(const Args* a, i64 begin, i64 end, void*) {
 
 @dataclass(frozen=True)
 class Roof:
-    """One stream kernel on buffers of its own. ``bytes`` is what a call moves."""
+    """One stream kernel on its own buffers. ``bytes`` is what a call moves."""
 
     name: str
     call: Call
@@ -99,18 +99,19 @@ class Roof:
     check: Callable[[], str]
 
 
-def stream_roofs(reads: int, writes: int, stream_bytes: int, device: torch.device, sets: int) -> list[Roof]:
-    """The stream kernels of a mix, on random buffers of so many bytes a stream: `sets` of the inputs."""
-    streams = _Streams(reads, writes, stream_bytes, device, sets)
-    return _cuda(streams) if device.type == "cuda" else _cpu(streams)
+def roofs(reads: int, writes: int, stream_bytes: int, device: torch.device, sets: int) -> list[Roof]:
+    """The stream kernels of a mix, each stream of so many bytes, on random buffers: `sets` of the inputs."""
+    make = _cuda if device.type == "cuda" else _cpu
+    return make(reads, writes, stream_bytes, device, sets)
 
 
-def _cuda(streams: _Streams) -> list[Roof]:
+def _cuda(reads: int, writes: int, stream_bytes: int, device: torch.device, sets: int) -> list[Roof]:
+    streams = _Streams(reads, writes, stream_bytes, device, sets, torch.int32)
     vectors = streams.numel // 4
-    index = streams.device.index or 0
+    index = device.index or 0
     found = []
     for threads, policy, store in itertools.product(CUDA_THREADS, CUDA_POLICIES, CUDA_STORES):
-        kernel = cuda_kernel(streams.reads, streams.writes, threads, policy, store, arch_of(streams.device))
+        kernel = cuda_kernel(reads, writes, threads, policy, store, _arch(device))
         blocks = -(-vectors // threads)
 
         def call(i: int, kernel: CudaKernel = kernel, blocks: int = blocks) -> Any:
@@ -122,13 +123,14 @@ def _cuda(streams: _Streams) -> list[Roof]:
     return found
 
 
-def _cpu(streams: _Streams) -> list[Roof]:
+def _cpu(reads: int, writes: int, stream_bytes: int, device: torch.device, sets: int) -> list[Roof]:
+    streams = _Streams(reads, writes, stream_bytes, device, sets, torch.float32)
     pieces = -(-streams.numel // CPU_PIECE)
-    piece_bytes = 4 * CPU_PIECE * (streams.reads + streams.writes)
-    pack = struct.Struct(f"{streams.reads + streams.writes + 1}q").pack
+    piece_bytes = 4 * CPU_PIECE * (reads + writes)
+    pack = struct.Struct(f"{reads + writes + 1}q").pack
     found = []
     for store in CPU_STORES:
-        kernel = cpu_kernel(streams.reads, streams.writes, store)
+        kernel = cpu_kernel(reads, writes, store)
 
         def call(i: int, kernel: CpuKernel = kernel) -> Any:
             kernel.run(pack(*streams.addresses(i), streams.numel), pieces, piece_bytes, 0)
@@ -156,20 +158,19 @@ def cpu_kernel(reads: int, writes: int, store: str) -> CpuKernel:
     return load_kernel(cpu_prelude() + text, "roof", cache=open_cache())
 
 
-def arch_of(device: torch.device) -> str:
-    """``sm_90``, as the driver says."""
+def _arch(device: torch.device) -> str:
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 
 
 class _Streams:
-    """Random buffers of so many bytes a stream: `sets` of inputs and of outputs."""
+    """`sets` of random inputs and of outputs."""
 
-    def __init__(self, reads: int, writes: int, stream_bytes: int, device: torch.device, sets: int) -> None:
-        self.reads, self.writes, self.device = reads, writes, device
+    def __init__(
+        self, reads: int, writes: int, stream_bytes: int, device: torch.device, sets: int, dtype: torch.dtype
+    ) -> None:
         self.numel = max(4, stream_bytes // 4 // 4 * 4)
         self.bytes = (reads + writes) * self.numel * 4
-        dtype = torch.int32 if device.type == "cuda" else torch.float32
         generator = torch.Generator(device).manual_seed(1)
         random = [
             [torch.randn(self.numel, device=device, generator=generator) for _ in range(reads)]
