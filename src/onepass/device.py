@@ -171,11 +171,36 @@ def cuda(index: int = 0) -> Device:
 
 
 def of(torch_device: str) -> Device:
-    """The record for ``cpu`` or ``cuda:1``."""
+    """The record for ``cpu`` or ``cuda:1``, or for a GPU that is not here by its full name in the table."""
     if torch_device.startswith("cuda"):
         _, _, index = torch_device.partition(":")
         return cuda(int(index or 0))
-    return cpu()
+    return absent(torch_device) or cpu()
+
+
+@cache
+def absent(name: str) -> Device | None:
+    """A GPU of the table to plan for, or None. The clock of one whose clock is not known is taken as 1.5 GHz."""
+    card = next((c for c in cards() if c.name == name), None)
+    if card is None or card.bandwidth_gbps is None or card.units is None:
+        return None
+    known = [d for d in KNOWN if d.name == name]
+    return (
+        known[0]
+        if known
+        else _cuda(
+            name,
+            card.arch,
+            0.88 * card.bandwidth_gbps,
+            card.units,
+            (card.boost_mhz or 1500) / 1000,
+            card.limits.threads,
+            card.limits.shared_bytes,
+            int((card.l2_mib or 0) * MIB),
+            "the table: 88 % of the bandwidth, boost clock",
+            card.limits.blocks,
+        )
+    )
 
 
 @cache
@@ -334,6 +359,33 @@ class UnknownGpu(OnepassError):
     def advice(self) -> str:
         near = f"Near it: {', '.join(self.nearest)}. " if self.nearest else ""
         return f"{near}`onepass devices` lists all; a GPU that is not there can be measured: `onepass calibrate`."
+
+
+@dataclass(eq=False)
+class NoRoof(OnepassError):
+    """A device of which neither a datasheet's nor a measured roof is known."""
+
+    name: str
+
+    def what(self) -> str:
+        return f"no roof is known for {self.name}: it is no GPU of the table, and was not measured here"
+
+    def advice(self) -> str:
+        return "Measure it with `onepass calibrate`, or name a GPU of `onepass devices` with --device."
+
+
+@dataclass(eq=False)
+class NotPresent(OnepassError):
+    """A device that kernels were to be timed on and that this machine does not have."""
+
+    name: str
+    present: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"{self.name} is not in this machine, which has {', '.join(self.present)}: nothing can be timed on it"
+
+    def advice(self) -> str:
+        return "Leave --run out, or leave --device out to time on what is here."
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import cache, calibrate, demo, devices, doctor, explain, occupancy
+from onepass.cli import cache, calibrate, demo, devices, doctor, explain, occupancy, roofline
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -79,6 +79,7 @@ def _application() -> typer.Typer:
     application.command("doctor")(doctor.doctor)
     application.command("devices")(devices.devices)
     application.command("calibrate")(calibrate.calibrate)
+    application.command("roofline")(roofline.roofline)
     application.command("occupancy")(occupancy.occupancy)
     application.add_typer(cache.group(), name="cache")
     return application

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import Output
+from onepass.device import NoRoof
 from onepass.errors import NoSuchDevice
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ def calibrate(
     if show:
         known = roofs.kept(roofs.present(chosen))
         if known is None:
-            raise NoSuchDevice(
-                roofs.present(chosen), "not measured yet; run `onepass calibrate` without --show"
-            )
+            raise NoRoof(roofs.present(chosen))
         found, path = known, roofs.path_of(known.device)
     else:
         progress = Output.open(True).console  # standard error: never among the results
