@@ -180,9 +180,12 @@ def of(torch_device: str) -> Device:
 
 @cache
 def absent(name: str) -> Device | None:
-    """A GPU of the table to plan for, or None. The clock of one whose clock is not known is taken as 1.5 GHz."""
+    """A GPU of the table to plan for, or None for another name.
+
+    Plans are ranked by it: a clock that is not known is taken as 1.5 GHz, a number of multiprocessors as 64.
+    """
     card = next((c for c in cards() if c.name == name), None)
-    if card is None or card.bandwidth_gbps is None or card.units is None:
+    if card is None or card.bandwidth_gbps is None:
         return None
     known = [d for d in KNOWN if d.name == name]
     return (
@@ -192,12 +195,12 @@ def absent(name: str) -> Device | None:
             name,
             card.arch,
             0.88 * card.bandwidth_gbps,
-            card.units,
+            card.units or 64,
             (card.boost_mhz or 1500) / 1000,
             card.limits.threads,
             card.limits.shared_bytes,
             int((card.l2_mib or 0) * MIB),
-            "the table: 88 % of the bandwidth, boost clock",
+            "the table of GPUs: 88 % of the bandwidth; boost clock, or 1.5 GHz",
             card.limits.blocks,
         )
     )

@@ -17,8 +17,9 @@ import torch
 from onepass.codegen.cpu_prelude import cpu_prelude
 from onepass.insight import calibrate as roofs
 from onepass.insight import roof as streams
-from onepass.insight.calibrate import Calibration, MemoryRoof, calibrate, kept, path_of
+from onepass.insight.calibrate import calibrate
 from onepass.runtime.cache import open_cache
+from onepass.runtime.calibration import Calibration, MemoryRoof, keep, kept, path_of, roofs_of
 from onepass.runtime.launch_cpu import load_kernel
 from onepass.runtime.nvrtc import compile_cubin
 
@@ -116,7 +117,7 @@ SAMPLE = Calibration(
 
 def test_what_is_kept_comes_back(folder: Path) -> None:
     assert kept(SAMPLE.device) is None
-    path = roofs.keep(SAMPLE)
+    path = keep(SAMPLE)
     assert path == folder / "calibration" / "NVIDIA-Test-1.json"
     assert kept(SAMPLE.device) == SAMPLE
     assert json.loads(path.read_text())["schema"] == "onepass.calibrate/1"
@@ -126,9 +127,24 @@ def test_what_is_kept_comes_back(folder: Path) -> None:
     "text", ["", "{}", '{"schema": "onepass.calibrate/0"}', "[1]", '{"schema": "onepass.calibrate/1"}']
 )
 def test_what_is_damaged_is_not_believed(folder: Path, text: str) -> None:
-    roofs.keep(SAMPLE)
+    keep(SAMPLE)
     path_of(SAMPLE.device).write_text(text)
     assert kept(SAMPLE.device) is None
+
+
+def test_the_roof_that_a_roofline_takes() -> None:
+    roof = SAMPLE.roof
+    assert (roof.kind, roof.bandwidth_gbps, roof.peak_gflops) == ("measured", 4400.0, 60000.0)
+    assert roof.mix_gbps(0.7) == 4400.0 and SAMPLE.date in roof.source
+
+
+def test_the_roofs_that_are_known(folder: Path) -> None:
+    assert [r.kind for r in roofs_of("NVIDIA H200")] == ["datasheet"]
+    assert roofs_of(SAMPLE.device) == ()
+    keep(SAMPLE)
+    assert roofs_of(SAMPLE.device) == (SAMPLE.roof,)
+    keep(replace(SAMPLE, device="NVIDIA H200"))
+    assert [r.kind for r in roofs_of("NVIDIA H200")] == ["datasheet", "measured"]
 
 
 def test_the_mix_of_a_kernel() -> None:

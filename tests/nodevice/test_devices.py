@@ -10,7 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from onepass.device import FACTS, KNOWN, Card, UnknownGpu, architectures, cards, find
+from onepass.device import (
+    FACTS,
+    KNOWN,
+    Card,
+    Limits,
+    UnknownGpu,
+    absent,
+    architectures,
+    cards,
+    find,
+    limits_of,
+    of,
+)
 from onepass.errors import OnepassError
 
 # Datasheets give bandwidth in three or four digits (900 for 898) and arithmetic in two or three (14 for 14.13).
@@ -123,6 +135,30 @@ def test_what_plans_use_is_what_the_table_says() -> None:
         assert device.shared_bytes == limits.shared_bytes
         assert card.l2_mib and device.l2_bytes == card.l2_mib * 2**20
         assert card.bandwidth_gbps and 0.85 < device.bandwidth_gbps / card.bandwidth_gbps < 0.95
+
+
+def test_a_gpu_that_is_not_here_is_planned_for_by_its_full_name() -> None:
+    for device in KNOWN:
+        assert of(device.name) is device
+    found = of("NVIDIA GeForce RTX 3080 Ti")
+    assert (found.kind, found.arch, found.units, found.blocks) == ("cuda", "sm_86", 80, 16)
+    assert found.bandwidth_gbps == pytest.approx(0.88 * 912)
+    assert of("cpu").kind == of("meta").kind == "cpu"
+    assert all(absent(card.name) for card in cards())
+    assert absent("V100") is None  # a full name, so that no device of PyTorch is taken for a card
+
+
+@pytest.mark.parametrize("limits", architectures().values(), ids=lambda limits: limits.arch)
+def test_what_one_block_may_ask_for_fills_a_multiprocessor(limits: Limits) -> None:
+    assert limits.block_shared_bytes + limits.reserved_shared_bytes == limits.shared_bytes
+    assert limits.carveouts_bytes[-1] == limits.shared_bytes
+    assert limits.threads % 512 == 0 and 16 <= limits.blocks <= 32
+
+
+def test_an_architecture_that_is_not_known_takes_the_rules_of_an_older_one() -> None:
+    assert limits_of("sm_90a") is limits_of("sm_90")
+    assert limits_of("sm_88").arch == "sm_87"
+    assert limits_of("sm_60").arch == "sm_70"
 
 
 # The verbs

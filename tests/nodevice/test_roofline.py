@@ -16,8 +16,8 @@ from onepass.analysis.roofline import Point, Roof, Roofline, datasheet_roof
 from onepass.cli import main
 from onepass.device import find
 from onepass.errors import MissingPackage
-from onepass.insight.calibrate import Calibration, MemoryRoof, keep
 from onepass.insight.roofline_picture import MOST_NAMED, axes, corners, png, svg
+from onepass.runtime.calibration import Calibration, MemoryRoof, keep
 
 # LayerNorm in fp32 of 65536 rows of 1024: seven operations and eight bytes an element.
 ELEMENTS = 65536 * 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from onepass.analysis.traffic import Traffic
-from onepass.device import Card, Device
+from onepass.device import Card, Device, limits_of
 
 if TYPE_CHECKING:  # the report reads `intensity` from here
     from onepass.analysis.report import KernelRow
@@ -20,14 +20,13 @@ def intensity(flops: int, nbytes: int) -> float:
     return flops / nbytes if nbytes else 0.0
 
 
-# Lanes of a multiprocessor that take an fp32 multiply-add in a cycle, where fewer than the 128 that can be issued.
-# Source: NVIDIA CUDA C++ Programming Guide, throughput of native arithmetic instructions.
-_FP32_LANES = {"sm_70": 64, "sm_72": 64, "sm_75": 64, "sm_80": 64}
+ISSUED_LANES = 128  # four schedulers of 32 lanes
 
 
 def peak_gflops(device: Device) -> float:
     """fp32 multiply-adds of a device, two operations each. Units: 1e9 operations a second."""
-    return 2 * device.issue_giops * _FP32_LANES.get(device.arch, 128) / 128
+    lanes = limits_of(device.arch).fp32_lanes if device.kind == "cuda" else ISSUED_LANES
+    return 2 * device.issue_giops * lanes / ISSUED_LANES
 
 
 def ridge(device: Device) -> float:

@@ -13,7 +13,7 @@ from onepass.errors import NoSuchDevice
 if TYPE_CHECKING:
     import torch
 
-    from onepass.insight.calibrate import Calibration
+    from onepass.runtime.calibration import Calibration
 
 
 def calibrate(
@@ -31,24 +31,25 @@ def calibrate(
     ] = False,
 ) -> None:
     """Measure memory by number of read and write streams, fp32 multiply-adds and starting a kernel."""
-    from onepass.insight import calibrate as roofs
+    from onepass.insight.calibrate import calibrate as measure
+    from onepass.runtime import calibration
 
     output = Output.open(json)
     chosen = _device(device)
     if show:
-        known = roofs.kept(roofs.present(chosen))
+        known = calibration.kept(calibration.present(chosen))
         if known is None:
-            raise NoRoof(roofs.present(chosen))
-        found, path = known, roofs.path_of(known.device)
+            raise NoRoof(calibration.present(chosen))
+        found, path = known, calibration.path_of(known.device)
     else:
         progress = Output.open(True).console  # standard error: never among the results
-        found = roofs.calibrate(
+        found = measure(
             chosen,
             rounds=rounds,
             stream_bytes=stream_mib << 20 or None,
             progress=lambda text: progress.print(f"measuring {text}", markup=False),
         )
-        path = roofs.keep(found)
+        path = calibration.keep(found)
     output.text(_verdict(found))
     output.console.print(_table(found))
     output.text(f"Measured {found.date} with {found.machine}; kept in {path}")

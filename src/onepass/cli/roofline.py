@@ -12,7 +12,7 @@ from onepass.errors import CannotWrite
 
 if TYPE_CHECKING:
     from onepass.analysis.report import KernelRow
-    from onepass.analysis.roofline import Roof, Roofline
+    from onepass.analysis.roofline import Roofline
     from onepass.cli.target import Target
 
 
@@ -51,6 +51,7 @@ def _place(target: "Target", named: str, run: bool) -> "Roofline":
     from onepass.cli.target import blamed
     from onepass.device import NoRoof, NotPresent
     from onepass.insight.planned import plans_for
+    from onepass.runtime.calibration import roofs_of
 
     present = _present()
     if named and named not in present:
@@ -66,7 +67,7 @@ def _place(target: "Target", named: str, run: bool) -> "Roofline":
             report = api.explain(target.function, *target.inputs, run=run)
         kernels, left, notes = list(report.kernels), list(report.left), list[str]()
         name = present[0] if report.device == "cpu" else report.device
-    roofs = _roofs(name)
+    roofs = roofs_of(name)
     if not roofs:
         raise NoRoof(name)
     if left:
@@ -81,29 +82,10 @@ def _present() -> list[str]:
     """The processor and the GPUs of this machine, by the names that their roofs are kept under."""
     import torch
 
-    from onepass.insight.calibrate import cpu_name
+    from onepass.runtime.calibration import cpu_name
 
     gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     return [cpu_name(), *(torch.cuda.get_device_name(i) for i in gpus)]
-
-
-def _roofs(name: str) -> "tuple[Roof, ...]":
-    from onepass.analysis.roofline import Roof, datasheet_roof
-    from onepass.device import UnknownGpu, find
-    from onepass.insight.calibrate import kept
-
-    roofs = []
-    try:
-        sheet = datasheet_roof(find(name))
-        roofs += [sheet] if sheet else []
-    except UnknownGpu:
-        pass  # a processor, or a card that the table does not have: its measured roof alone
-    measured = kept(name)
-    if measured:
-        source = f"onepass calibrate, {measured.date}, {measured.machine}"
-        mixes = tuple((m.reads / (m.reads + m.writes), m.gbps) for m in measured.memory)
-        roofs.append(Roof("measured", measured.best_gbps, measured.fp32_gflops, source, mixes))
-    return tuple(roofs)
 
 
 def _print(output: Output, found: "Roofline") -> None:

@@ -5,32 +5,27 @@ A datasheet's figures are out of reach, by how much differs from machine to mach
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import re
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from onepass import device as devices
 from onepass.codegen.cpu_prelude import cpu_prelude
-from onepass.errors import CannotWrite
 from onepass.insight.roof import roofs
-from onepass.runtime.cache import default_directory, open_cache
+from onepass.runtime.cache import open_cache
+from onepass.runtime.calibration import Calibration, MemoryRoof, present
 from onepass.runtime.launch_cpu import load_kernel
 from onepass.runtime.launch_cuda import CudaKernel
 from onepass.runtime.nvrtc import compile_cubin
 from onepass.runtime.timer import Spread, captured, cold, in_graphs, keep_allocator_warm, sets_needed
-
-SCHEMA = "onepass.calibrate/1"
 
 # Streams read and written: a copy; a residual add; three inputs; a fused add and norm; dropout with a mask.
 MIXES = ((1, 1), (2, 1), (3, 1), (2, 2), (1, 2))
@@ -41,112 +36,6 @@ CUDA_STREAM_BYTES = 512 << 20
 CPU_STREAM_BYTES = 64 << 20
 # Of the memory that is free, what all buffers of a mix may take together.
 MOST_OF_FREE = 0.5
-
-
-@dataclass(frozen=True)
-class MemoryRoof:
-    """What the best stream kernel of a mix reached. Units: GB/s of reads plus writes, the median and its quartiles."""
-
-    reads: int
-    writes: int
-    gbps: float
-    low_gbps: float
-    high_gbps: float
-    kernel: str
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """One machine's measured roofs.
-
-    Units: ``fp32_gflops`` in 1e9 operations a second, a multiply-add counted as two; times in µs: ``launch_us`` of an empty
-    kernel on the device (one of many in a CUDA graph; on a CPU a call), ``host_us`` what starting it takes the host.
-    """
-
-    device: str  # as the driver calls it
-    kind: str
-    arch: str
-    memory: tuple[MemoryRoof, ...]
-    fp32_gflops: float
-    launch_us: float
-    host_us: float
-    stream_bytes: int
-    rounds: int
-    machine: str  # versions, threads, clocks
-    date: str
-
-    @property
-    def best_gbps(self) -> float:
-        """The most of all mixes."""
-        return max(m.gbps for m in self.memory)
-
-    def mix(self, reads: int, writes: int) -> MemoryRoof:
-        """The roof of a kernel with so many streams, or of the mix whose share of reads is nearest to its."""
-        share = reads / max(reads + writes, 1)
-
-        def distance(m: MemoryRoof) -> tuple[float, int]:
-            return abs(m.reads / (m.reads + m.writes) - share), abs(m.reads + m.writes - reads - writes)
-
-        return min(self.memory, key=distance)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **asdict(self), "memory": [asdict(m) for m in self.memory]}
-
-    @classmethod
-    def from_dict(cls, kept: Mapping[str, Any]) -> Calibration:
-        """Read what `to_dict` gave. Raises: KeyError, TypeError, ValueError for anything else."""
-        if kept["schema"] != SCHEMA:
-            raise ValueError(kept["schema"])
-        fields = {k: v for k, v in kept.items() if k != "schema"}
-        return cls(**{**fields, "memory": tuple(MemoryRoof(**m) for m in kept["memory"])})
-
-
-# Kept
-
-
-def path_of(device: str) -> Path:
-    """Where a machine's roofs are kept: beside the compiled kernels; `onepass cache clear` leaves them."""
-    return default_directory() / "calibration" / (re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-") + ".json")
-
-
-def kept(device: str) -> Calibration | None:
-    """The roofs measured for a device by this user on this machine, or None."""
-    try:
-        return Calibration.from_dict(json.loads(path_of(device).read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def keep(found: Calibration) -> Path:
-    """Write a machine's roofs to their place. Raises: CannotWrite."""
-    path = path_of(found.device)
-    new = path.with_suffix(f".{os.getpid()}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
-        new.replace(path)
-    except OSError as error:
-        raise CannotWrite(str(path), error.strerror or str(error)) from error
-    return path
-
-
-# Measured
-
-
-def present(device: torch.device) -> str:
-    """The name that a device's roofs are kept under."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
-
-
-def cpu_name() -> str:
-    """The processor's model and the threads that PyTorch uses, which its roofs depend on."""
-    model = ""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    except OSError:
-        pass
-    return f"{model or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
 
 
 def calibrate(
@@ -161,6 +50,17 @@ def calibrate(
 
     ``stream_bytes`` is the size of each stream; by default far beyond the last cache, less where memory is short.
     """
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        return _calibrate(device, rounds, stream_bytes, mixes, progress)
+
+
+def _calibrate(
+    device: torch.device,
+    rounds: int,
+    stream_bytes: int | None,
+    mixes: tuple[tuple[int, int], ...],
+    progress: Callable[[str], None],
+) -> Calibration:
     if device.type == "cpu":
         keep_allocator_warm()
     size = stream_bytes or _stream_bytes(device)
@@ -318,8 +218,7 @@ def _launch(device: torch.device, rounds: int) -> tuple[float, float]:
     host = min(_host_us(call, device) for _ in range(5))
     if device.type == "cpu":
         return host, host
-    with torch.cuda.device(device):
-        samples = in_graphs({"nothing": captured(call, 512)}, rounds, device)["nothing"]
+    samples = in_graphs({"nothing": captured(call, 512)}, rounds, device)["nothing"]
     return statistics.median(samples), host
 
 
