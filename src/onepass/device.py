@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
+
+from onepass.errors import NoSuchArchitecture
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,47 @@ def cuda(index: int = 0) -> Device:
     )
 
 
+# Resident threads, blocks and shared bytes of architectures that no record above has.
+# Source: CUDA C++ programming guide, table of compute capabilities; cuda_occupancy.h of CUDA 13.0.
+_LIMITS = {
+    75: (1024, 16, 65536),
+    86: (1536, 16, 102400),
+    87: (1536, 16, 167936),
+    89: (1536, 24, 102400),
+    100: (2048, 32, 233472),
+    103: (2048, 32, 233472),
+    120: (1536, 24, 102400),
+    121: (1536, 24, 102400),
+}
+
+
+@cache
+def of_arch(arch: str) -> Device:
+    """A card of an architecture, to plan and compile for where none is present: sm_86. Raises: NoSuchArchitecture."""
+    found = next((d for d in KNOWN if d.arch == arch), None)
+    if found:
+        return found
+    number = arch.removeprefix("sm_").rstrip("af")
+    if not arch.startswith("sm_") or not number.isdigit() or int(number) not in _LIMITS:
+        known = sorted({*(int(d.arch[3:]) for d in KNOWN), *_LIMITS})
+        raise NoSuchArchitecture(arch, tuple(f"sm_{n}" for n in known))
+    threads, blocks, shared = _LIMITS[int(number)]
+    base = KNOWN[0] if int(number) >= 90 else KNOWN[2]
+    return replace(
+        base,
+        name=arch,
+        arch=arch,
+        threads=threads,
+        blocks=blocks,
+        shared_bytes=shared,
+        source="limits of the architecture",
+    )
+
+
 def of(torch_device: str) -> Device:
-    """The record for ``cpu`` or ``cuda:1``."""
+    """The record for ``cpu`` or ``cuda:1``, or of an architecture, ``sm_86``."""
+    if torch_device.startswith("sm_"):
+        return of_arch(torch_device)
     if torch_device.startswith("cuda"):
         _, _, index = torch_device.partition(":")
         return cuda(int(index or 0))
