@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import cache, demo, doctor, explain, inspect
+from onepass.cli import cache, demo, diff, doctor, explain, inspect
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -77,6 +77,7 @@ def _application() -> typer.Typer:
     application.command("demo")(demo.demo)
     application.command("explain")(explain.explain)
     application.command("inspect")(inspect.inspect)
+    application.command("diff")(diff.diff)
     application.command("doctor")(doctor.doctor)
     application.add_typer(cache.group(), name="cache")
     return application
