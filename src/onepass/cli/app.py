@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import cache, demo, diff, doctor, explain, inspect
+from onepass.cli import bench, cache, demo, diff, doctor, explain, inspect
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -76,6 +76,7 @@ def _application() -> typer.Typer:
     application.callback()(_options)
     application.command("demo")(demo.demo)
     application.command("explain")(explain.explain)
+    application.command("bench")(bench.bench)
     application.command("inspect")(inspect.inspect)
     application.command("diff")(diff.diff)
     application.command("doctor")(doctor.doctor)

@@ -82,7 +82,7 @@ BETTER, WORSE, CANNOT_TELL, NOT_COMPARABLE = "better", "worse", "cannot tell", "
 _OF_SPEED = {"FASTER": BETTER, "SLOWER": WORSE, "SAME": CANNOT_TELL, "AMBIGUOUS": CANNOT_TELL}
 
 # What must agree before two times say anything about the code.
-_CONDITIONS = ("device", "protocol", "tensors", "versions")
+_CONDITIONS = ("device", "protocol", "tensors")
 # Of a kernel, what is better smaller and what larger; the rest of a record is neither.
 _SMALLER = ("spill_bytes", "local_accesses")
 _LARGER = ("occupancy",)
@@ -138,6 +138,11 @@ def _diff_bench(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         return [Difference(name, NOT_COMPARABLE, "; ".join(void + other))]
     judged = judge({**old, "contender": "this"}, {**new, "contender": "this"})
     changes = [f"{k} {old[k]:.4g} → {new[k]:.4g}" for k in ("median_us", "gbps", "attained")]
+    changes += [
+        f"{k} {v} → {new['versions'].get(k)}"
+        for k, v in old["versions"].items()
+        if new["versions"].get(k) != v
+    ]
     return [Difference(name, _OF_SPEED[judged.verdict], judged.reason, tuple(changes))]
 
 
