@@ -242,10 +242,8 @@ class _Run:
         }
         wanted = inspection.signature(self.job.reference).parameters
         named = {n: v for n, v in wide.items() if n in wanted}
-        if len(named) == len(wide):
-            result = self.job.reference(**named)
-        else:
-            result = self.job.reference(*wide.values())
+        by_name = len(named) == len(wide)
+        result = self.job.reference(**named) if by_name else self.job.reference(*wide.values())
         outputs = list(result) if isinstance(result, tuple | list) else [result]
         if len(outputs) != len(self.job.writes) or not all(isinstance(o, Tensor) for o in outputs):
             raise BadUserFile(
@@ -288,11 +286,11 @@ class _Run:
         if self.job.results and len(returned) != len(self.job.results):
             return f"it returned {len(returned)} results instead of {len(self.job.results)}"
         made = dict(zip(self.job.results, returned, strict=False))
+        self.made = {n: v for n, v in made.items() if isinstance(v, Tensor)}
         for name, exact in self.exact.items():
             wrong = compared(made.get(name, self.tensors.get(name)), exact)
             if wrong:
                 return f"{name}: {wrong}"
-        self.made = made
         return ""
 
     def _touched(self) -> str:
@@ -311,7 +309,11 @@ class _Run:
         void = f"on new values: {wrong}" if wrong else ""
         row = self.row(samples, best, roof_us, void)
         if not row.void and row.attained > MOST_ATTAINED:
-            void = f"{row.attained:.0%} of the measured roof: a cache served it, or --reads and --writes count too much"
+            spread = max(Spread.of(x).iqr / Spread.of(x).median for x in (samples, roof_us))
+            void = (
+                f"{row.attained:.0%} of the measured roof: a cache served it, --reads and --writes count too much, or "
+                f"the machine was disturbed (samples spread by {spread:.0%})"
+            )
         return replace(row, void=row.void or void)
 
     def row(self, samples: Sequence[float], best: Roof | None, roof_us: Sequence[float], void: str) -> Row:

@@ -445,21 +445,37 @@ def _triton(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> li
         arch = binaries.arch_of(cubin) or ""
         if archs and arch not in archs:
             continue
-        threads = 32 * int(data["num_warps"])
+        warps, shared = int(data["num_warps"]), int(data.get("shared", 0))
         for k in _of_cubin(cubin, arch):
+            k = _with_spills(k, file.with_suffix(".ptx"))
             found.append(
-                replace(
-                    k,
-                    threads=threads,
-                    threads_from=f"{data['num_warps']} warps",
-                    dynamic_shared_bytes=int(data.get("shared", 0)),
-                )
+                replace(k, threads=32 * warps, threads_from=f"{warps} warps", dynamic_shared_bytes=shared)
             )
     if not found:
         raise BadUserFile(
             str(path), f"holds nothing for {', '.join(archs)}", "Leave --arch out to see what it holds."
         )
     return found
+
+
+def _with_spills(k: KernelFacts, ptx: Path) -> KernelFacts:
+    """A cubin's kernel with what ptxas says when it assembles the PTX beside it once more, if that gives the same."""
+    if not ptx.is_file():
+        return k
+    made = binaries.assemble(ptx, binaries.target_of(ptx.read_text()) or k.arch)
+    if isinstance(made, str):
+        return replace(k, missing=(*k.missing, f"The PTX beside it was not assembled again: {made}."))
+    again = resources_by_kernel(made[1]).get(k.name)
+    if again is None or again.registers != k.registers or again.stack_bytes != k.stack_bytes:
+        return k
+    known = tuple(m for m in k.missing if m != SPILLS_UNKNOWN)
+    return replace(
+        k,
+        spill_store_bytes=again.spill_store_bytes,
+        spill_load_bytes=again.spill_load_bytes,
+        barriers=again.barriers,
+        missing=known,
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:
