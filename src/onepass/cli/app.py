@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import bench, cache, demo, diff, doctor, explain, inspect
+from onepass.cli import bench, cache, demo, diff, doctor, explain, export, inspect
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -77,6 +77,7 @@ def _application() -> typer.Typer:
     application.command("demo")(demo.demo)
     application.command("explain")(explain.explain)
     application.command("bench")(bench.bench)
+    application.command("export")(export.export)
     application.command("inspect")(inspect.inspect)
     application.command("diff")(diff.diff)
     application.command("doctor")(doctor.doctor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,18 +17,46 @@ from onepass.capture.normalize import Captured, normalize
 from onepass.ir.cluster import Cluster, Item
 
 
-def plans_for(arch: str, function: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[Plan, Captured]]:
-    """Plans and compiles each graph of a function for ``sm_XX``; what runs here meanwhile is PyTorch.
+@dataclass
+class Graph:
+    """One graph of a function, planned. ``calls`` are the arguments of each run, in the order of its placeholders."""
+
+    plan: Plan
+    captured: Captured
+    calls: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A function compiled for an architecture; called, it runs as PyTorch and notes what each graph was given."""
+
+    graphs: list[Graph]
+    function: Callable[..., Any]
+
+    @property
+    def kernels(self) -> list[Built]:
+        return [k for g in self.graphs for k in g.plan.kernels]
+
+
+def generate(arch: str, function: Callable[..., Any], inputs: Sequence[Any]) -> Generated:
+    """Plans and compiles each graph of a function for ``sm_XX``. What ``torch._dynamo.maybe_mark_dynamic`` was told of the
+    inputs holds; all other sizes are constants.
 
     Raises: NoSuchArchitecture, NoNvrtc, CompileError; what the function raises.
     """
-    found: list[tuple[Plan, Captured]] = []
+    graphs: list[Graph] = []
 
     def ours(graph: GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
-        captured = normalize(graph, lambda cluster: fit(_on(cluster, arch)), strict=True)
+        captured = normalize(graph, lambda cluster: fit(replace(cluster, device=arch)), strict=True)
         program = replace(captured.program, items=tuple(_placed(i, arch) for i in captured.program.items))
-        found.append((build(program, hints(graph)), captured))
-        return boxed(graph.forward)
+        graphs.append(Graph(build(program, hints(graph)), captured))
+        calls = graphs[-1].calls
+
+        def run(*arguments: Any) -> Any:
+            calls.append(list(arguments))
+            return graph.forward(*arguments)
+
+        return boxed(run)
 
     def backend(graph: GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         set_aside(graph)
@@ -42,21 +70,13 @@ def plans_for(arch: str, function: Callable[..., Any], inputs: Sequence[Any]) ->
         )
         return run
 
-    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=1 << 30):
-        torch.compile(function, backend=backend, dynamic=False)(*inputs)
     torch._dynamo.reset()
-    return found
-
-
-def kernels_for(arch: str, function: Callable[..., Any], inputs: Sequence[Any]) -> list[Built]:
-    """Every kernel of those plans. Raises: as `plans_for`."""
-    return [k for plan, _ in plans_for(arch, function, inputs) for k in plan.kernels]
-
-
-def _on(cluster: Cluster, arch: str) -> Cluster:
-    return replace(cluster, device=arch)
+    compiled = torch.compile(function, backend=backend, dynamic=False)
+    with torch.no_grad():
+        compiled(*inputs)
+    return Generated(graphs, compiled)
 
 
 def _placed(item: Item, arch: str) -> Item:
     # An addend is handed over on the CPU only.
-    return _on(item, arch) if isinstance(item, Cluster) else replace(item, addend=None)
+    return replace(item, device=arch) if isinstance(item, Cluster) else replace(item, addend=None)

@@ -497,11 +497,11 @@ def inspect_generated(
 
     Raises: NoSuchArchitecture, NoNvrtc, BadUserFile; what the function raises.
     """
-    from onepass.insight.generated import kernels_for
+    from onepass.insight.generated import generate
 
     found: list[KernelFacts] = []
     for arch in archs or ("sm_90",):
-        for built in kernels_for(arch, function, inputs):
+        for built in generate(arch, function, inputs).kernels:
             schedule: Any = built.schedule
             for k in inspect_source(built.source.text, Path(built.source.name), arch):
                 shared = int(getattr(schedule, "shared_bytes", 0))
