@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ def export(
         file, function, given, marked, *made[archs[0]]
     )  # Dynamo knows one back end at a time
     made |= {arch: _whole(file, name, generate(arch, function, given)) for arch in archs[1:]}
-    arguments = {arch: _arguments(file, name, graph) for arch, (_, graph) in made.items()}
+    names = _names(function, given, first)
+    arguments = {arch: _arguments(file, name, graph, names) for arch, (_, graph) in made.items()}
     plain = arguments[archs[0]]
     for arch in archs:
         if _public(arguments[arch]) != _public(plain):
@@ -94,9 +96,10 @@ def export(
             cubins.append(
                 (f"kernel_{i}_{arch}", compile_cubin(built.source.text, built.source.name, arch).code)
             )
-    parts = [text.launcher_of(arch, launches[arch], arguments[arch]) for arch in archs]
     symbols = tuple(sorted(first.plan.hints))
-    words = text.Words(_identifier(name), plain, symbols, _meanings(first, plain), tuple(archs))
+    spelled = {symbol: f"size_{k}" for k, symbol in enumerate(symbols)}
+    words = text.Words(_identifier(name), plain, spelled, _meanings(first, plain), tuple(archs))
+    parts = [text.launcher_of(words, arch, launches[arch], arguments[arch]) for arch in archs]
     files[f"{words.name}.h"] = text.header(words)
     files[f"{words.name}.cpp"] = text.launcher(words, parts, launches)
     files["cubins.h"] = text.cubins(cubins)
@@ -109,8 +112,8 @@ def export(
     data = _write_data(folder / "data", plain, first, test, exact)
     fat = _fat_binaries(folder, made)
     written = (*files, *(f"{label}.cubin" for label, _ in cubins), *data, *fat)
-    names = tuple(dict.fromkeys(b.source.name for _, g in made.values() for b in g.plan.kernels))
-    return Export(folder, tuple(sorted(written)), tuple(archs), names, bool(fat))
+    entries = tuple(dict.fromkeys(b.source.name for _, g in made.values() for b in g.plan.kernels))
+    return Export(folder, tuple(sorted(written)), tuple(archs), entries, bool(fat))
 
 
 Made = tuple[Generated, Graph]
@@ -150,7 +153,7 @@ def _whole(file: str, name: str, made: Generated) -> Made:
     return made, graph
 
 
-def _arguments(file: str, name: str, graph: Graph) -> tuple[Argument, ...]:
+def _arguments(file: str, name: str, graph: Graph, names: Mapping[str, str]) -> tuple[Argument, ...]:
     """Inputs, outputs and scratch, in that order."""
     program = graph.captured.program
     written = list(dict.fromkeys(s.tensor for b in graph.plan.kernels for s in b.cluster.stores))
@@ -173,8 +176,27 @@ def _arguments(file: str, name: str, graph: Graph) -> tuple[Argument, ...]:
     for tensor, role in found:
         number = counts[role] = counts.get(role, -1) + 1
         t = program.tensors[tensor]
-        arguments.append(Argument(f"{role}_{number}", tensor, t.dtype, t.numel, t.shape, role))
+        called = names.get(tensor, f"{role}_{number}") if role == "input" else f"{role}_{number}"
+        arguments.append(Argument(called, tensor, t.dtype, t.numel, t.shape, role))
     return tuple(arguments)
+
+
+def _names(function: Callable[..., Any], given: Sequence[Any], graph: Graph) -> dict[str, str]:
+    """The graph's inputs by what the user calls them: a parameter of the function, or a module's."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        found = dict(inspect.signature(called).bind(*given).arguments)
+    except (TypeError, ValueError):
+        found = {}
+    if isinstance(function, torch.nn.Module):
+        found |= {**dict(function.named_buffers()), **dict(function.named_parameters())}
+    by_address = {x.data_ptr(): _identifier(n) for n, x in found.items() if isinstance(x, Tensor)}
+    names = {}
+    for placeholder, x in zip(_holders(graph), graph.calls[0], strict=True):
+        if isinstance(x, Tensor) and x.data_ptr() in by_address:
+            name = by_address[x.data_ptr()]
+            names[placeholder] = f"{name}_" if name in text.TAKEN else name
+    return names if len(set(names.values())) == len(names) else {}
 
 
 def _outputs(file: str, name: str, graph: Graph) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,13 +14,45 @@ if TYPE_CHECKING:
     from onepass.insight.export import Argument
 
 
+# What the launcher calls things of its own.
+TAKEN = frozenset(
+    (
+        "a",
+        "aligned",
+        "blocks",
+        "check",
+        "code",
+        "compare",
+        "context",
+        "count",
+        "device",
+        "extent",
+        "f",
+        "fill",
+        "folder",
+        "kernels",
+        "main",
+        "memory",
+        "parameters",
+        "rows",
+        "scratch",
+        "stream",
+        "targets",
+        "value",
+        "vectors",
+        "wide",
+        "wrong",
+    )
+)
+
+
 @dataclass(frozen=True)
 class Words:
     """What the texts are about: the function's name, its tensors, the sizes that a call gives."""
 
     name: str
     arguments: tuple[Argument, ...]
-    symbols: tuple[str, ...]
+    symbols: Mapping[str, str]  # of the plan → in C++
     meanings: Mapping[str, str]
     archs: tuple[str, ...]
 
@@ -30,7 +63,22 @@ class Words:
 
     @property
     def sizes(self) -> str:
-        return "".join(f", long long {s}" for s in self.symbols)
+        """Parameters of a call."""
+        return "".join(f", long long {s}" for s in self.symbols.values())
+
+    @property
+    def given(self) -> str:
+        """What a call passes for them."""
+        return "".join(f", {s}" for s in self.symbols.values())
+
+    def size(self, size: Size) -> str:
+        """A size as a C++ expression over the launcher's arguments."""
+        if not isinstance(size, Poly):
+            return f"{size}LL"
+        return re.sub(r"^\((\w+)\)$", r"\1", re.sub(r"\b1\*", "", size.text(self.symbols.__getitem__)))
+
+    def shape(self, a: Argument) -> str:
+        return " × ".join(self.size(n).removesuffix("LL") for n in a.shape) or "one value"
 
 
 @dataclass(frozen=True)
@@ -51,11 +99,6 @@ class Launch:
     narrow: str
 
 
-def size_text(size: Size) -> str:
-    """A size as a C++ expression over the launcher's arguments."""
-    return size.text() if isinstance(size, Poly) else f"{size}LL"
-
-
 def cubins(found: Sequence[tuple[str, bytes]]) -> str:
     """Machine code as arrays."""
     parts = ["// Machine code of the kernels, one array for each and each architecture.\n#pragma once\n"]
@@ -67,11 +110,8 @@ def cubins(found: Sequence[tuple[str, bytes]]) -> str:
 
 
 def header(w: Words) -> str:
-    tensors = "".join(
-        f"//   {a.name}: {a.dtype.name}, {' x '.join(size_text(n).removesuffix('LL') for n in a.shape) or 'one value'}\n"
-        for a in w.public
-    )
-    sizes = "".join(f"//   {s}: {w.meanings[s]}\n" for s in w.symbols)
+    tensors = "".join(f"//   {a.name}: {a.dtype.name}, {w.shape(a)}\n" for a in w.public)
+    sizes = "".join(f"//   {n}: {w.meanings[s]}\n" for s, n in w.symbols.items())
     return f"""\
 // Launcher of `{w.name}`: kernels that onepass generated, for {", ".join(w.archs)}. Needs the CUDA driver API alone.
 //
@@ -98,44 +138,48 @@ def _tensors(w: Words) -> str:
     return "".join(f", CUdeviceptr {a.name}" for a in w.public)
 
 
-def launcher_of(arch: str, launches: Sequence[Launch], arguments: Sequence[Argument]) -> str:
+def launcher_of(w: Words, arch: str, launches: Sequence[Launch], arguments: Sequence[Argument]) -> str:
     """The function that starts an architecture's kernels one after the other."""
     names = {a.tensor: a.name for a in arguments}
-    body = "".join(_start(i, launch, names) for i, launch in enumerate(launches))
+    body = "".join(_start(w, i, launch, names) for i, launch in enumerate(launches))
     scratch, offset = "", "0LL"
     for a in arguments:
         if a.role == "scratch":
             scratch += f"  const CUdeviceptr {a.name} = scratch + {offset};\n"
-            offset += f" + {_rounded(a)}"
+            offset += f" + {_rounded(w, a)}"
     used = "" if scratch else "  (void)scratch;\n"
+    plain = w.sizes.removeprefix(", ")
+    unused = "" if scratch else "".join(f"  (void){n};\n" for n in w.symbols.values())
     return f"""\
-static CUresult launch_{arch}(const CUfunction* f@TENSORS@, CUdeviceptr scratch@SIZES@, CUstream stream) {{
+static CUresult launch_{arch}(const CUfunction* f{_tensors(w)}, CUdeviceptr scratch{w.sizes}, CUstream stream) {{
 {scratch}{used}{body}  return CUDA_SUCCESS;
 }}
 
-static size_t scratch_{arch}(@PLAIN_SIZES@) {{ return (size_t)({offset}); }}
+static size_t scratch_{arch}({plain or "void"}) {{
+{unused}  return (size_t)({offset});
+}}
 
 """
 
 
-def _rounded(a: Argument) -> str:
-    return f"(({size_text(a.numel)} * {a.dtype.nbytes} + 255) / 256 * 256)"
+def _rounded(w: Words, a: Argument) -> str:
+    return f"(({w.size(a.numel)} * {a.dtype.nbytes} + 255) / 256 * 256)"
 
 
-def _start(i: int, launch: Launch, names: Mapping[str, str]) -> str:
+def _start(w: Words, i: int, launch: Launch, names: Mapping[str, str]) -> str:
     fields, values = [], []
     for f in launch.block:
         fields.append(f"      long long {f.name};")
         if f.kind == "pointer":
-            values.append(f"(long long){names[f.tensor]} + {size_text(f.size)}")
+            values.append(f"(long long){names[f.tensor]} + {w.size(f.size)}")
         elif f.kind == "size":
-            values.append(size_text(f.size))
+            values.append(w.size(f.size))
         else:
             values.append("0")
     checks = " || ".join(f"((a.{n} * {by}) & {mask})" for n, by, mask in launch.masks) or "0"
     lines = [
         f"  {{  // {launch.kernel}",
-        f"    const long long rows = {size_text(launch.rows)}, extent = {size_text(launch.extent)};",
+        f"    const long long rows = {w.size(launch.rows)}, extent = {w.size(launch.extent)};",
         "    struct {",
         *fields,
         f"    }} a = {{{', '.join(values)}}};",
@@ -167,15 +211,10 @@ def launcher(w: Words, parts: Sequence[str], launches_by_arch: Mapping[str, Sequ
     names = _table(launches_by_arch, lambda one: f'"{one.kernel}"')
     shared = _table(launches_by_arch, lambda one: str(one.shared_bytes))
     plain = w.sizes.removeprefix(", ")
-    filled = (
-        "".join(parts)
-        .replace("@TENSORS@", _tensors(w))
-        .replace("@SIZES@", w.sizes)
-        .replace("@PLAIN_SIZES@", plain)
-    )
+    filled = "".join(parts)
     most = max(counts.values())
     given = "".join(f", {a.name}" for a in w.public)
-    sizes = "".join(f", {s}" for s in w.symbols)
+    sizes = w.given
     loads, launches, scratches = [], [], []
     for at, arch in enumerate(w.archs):
         number = int(arch.removeprefix("sm_"))
@@ -265,11 +304,11 @@ def _table(launches: Mapping[str, Sequence[Launch]], spell: Callable[[Launch], s
 
 def self_test(w: Words, sizes: Mapping[str, int], own_roundings: int, inner_roundings: int) -> str:
     """A program that runs the launcher on the inputs in data/ and holds it to float64."""
-    declared = "".join(f"  const long long {s} = {sizes[s]};\n" for s in w.symbols)
-    given = "".join(f", {s}" for s in w.symbols)
+    declared = "".join(f"  const long long {n} = {sizes[s]};\n" for s, n in w.symbols.items())
+    given = w.given
     setup, upload, check = [], [], []
     for a in w.public:
-        setup.append(f"  const long long {a.name}_n = {size_text(a.numel)};")
+        setup.append(f"  const long long {a.name}_n = {w.size(a.numel)};")
         setup.append(f"  CUdeviceptr {a.name} = memory({a.name}_n * {a.dtype.nbytes});")
         if a.role == "input":
             upload.append(f'  fill({a.name}, read_file("{a.name}.bin", {a.name}_n * {a.dtype.nbytes}));')
@@ -329,14 +368,14 @@ static void fill(CUdeviceptr p, const std::vector<char>& content) {{
 
 struct bf16 {{ uint16_t bits; }};
 struct f16 {{ uint16_t bits; }};
-template <class T> static double value(T x) {{ return (double)x; }}
-static double value(bf16 x) {{
+template <class T> static inline double value(T x) {{ return (double)x; }}
+static inline double value(bf16 x) {{
   uint32_t wide = (uint32_t)x.bits << 16;
   float f;
   memcpy(&f, &wide, 4);
   return f;
 }}
-static double value(f16 x) {{
+static inline double value(f16 x) {{
   int exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
   double v = exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
              : exponent    ? ldexp(1024 + fraction, exponent - 25)
@@ -402,15 +441,13 @@ _HOST = {
 
 
 def readme(w: Words, file: str, sources: Sequence[str]) -> str:
-    tensors = "\n".join(
-        f"| `{a.name}` | {a.dtype.name} | {' × '.join(size_text(n).removesuffix('LL') for n in a.shape) or 'one value'} |"
-        for a in w.public
-    )
+    tensors = "\n".join(f"| `{a.name}` | {a.dtype.name} | {w.shape(a)} |" for a in w.public)
     sizes = (
-        "\n".join(f"- `{s}`: {w.meanings[s]}" for s in w.symbols) or "All sizes are constants of the kernels."
+        "\n".join(f"- `{n}`: {w.meanings[s]}" for s, n in w.symbols.items())
+        or "All sizes are constants of the kernels."
     )
     codes = " ".join(f"-gencode arch=compute_{a[3:]},code={a}" for a in w.archs)
-    calls = ", ".join(["kernels", *(a.name for a in w.public), "scratch", *w.symbols, "stream"])
+    calls = ", ".join(["kernels", *(a.name for a in w.public), "scratch", *w.symbols.values(), "stream"])
     return f"""\
 # {w.name}
 
