@@ -11,9 +11,10 @@ import torch
 from baselines import Absent, call_of
 from cases import Case, Inputs, Point
 from check import Check
+from onepass.insight.roof import Roof
 from onepass.runtime import timer
 from onepass.runtime.timer import Call, Spread
-from roof import Roof, roofs
+from roof import roofs
 
 Make = Callable[[str, Case, Inputs], Call]
 ROOF = "roof"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from onepass.analysis.resources import Resources
 from onepass.codegen.emit import Source, emit
 from onepass.device import Device, of
 from onepass.ir.cluster import Call, Cluster, Program
@@ -19,7 +20,6 @@ from onepass.plan.decision import Decision
 from onepass.plan.merge import merge
 from onepass.plan.spaces import lay_out
 from onepass.runtime.load import at_once, binary, cpu_kernel
-from onepass.runtime.nvrtc import Resources
 
 
 @dataclass(frozen=True)

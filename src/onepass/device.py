@@ -7,13 +7,12 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from onepass.errors import OnepassError
-
+from onepass.errors import NoSuchArchitecture, OnepassError
 
 @dataclass(frozen=True)
 class Device:
@@ -170,8 +169,30 @@ def cuda(index: int = 0) -> Device:
     )
 
 
+@cache
+def of_arch(arch: str) -> Device:
+    """A card of an architecture, to plan and compile for where none is present: sm_86. Raises: NoSuchArchitecture."""
+    found = next((d for d in KNOWN if d.arch == arch), None)
+    if found:
+        return found
+    limits = architectures().get(arch)
+    if limits is None:
+        raise NoSuchArchitecture(arch, tuple(architectures()))
+    return replace(
+        KNOWN[0] if _number(arch) >= 90 else KNOWN[2],
+        name=arch,
+        arch=arch,
+        threads=limits.threads,
+        blocks=limits.blocks,
+        shared_bytes=limits.shared_bytes,
+        source="limits of the architecture",
+    )
+
+
 def of(torch_device: str) -> Device:
-    """The record for ``cpu`` or ``cuda:1``, or for a GPU that is not here by its full name in the table."""
+    """The record for ``cpu`` or ``cuda:1``, of an architecture, ``sm_86``, or of an absent GPU by its full name."""
+    if torch_device.startswith("sm_"):
+        return of_arch(torch_device)
     if torch_device.startswith("cuda"):
         _, _, index = torch_device.partition(":")
         return cuda(int(index or 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, fields
 
 
@@ -51,6 +52,37 @@ class NoSuchDevice(OnepassError):
 
     def advice(self) -> str:
         return "Name cpu, cuda or cuda:N, or leave --device out."
+
+
+@dataclass(eq=False)
+class NoSuchArchitecture(OnepassError):
+    """An architecture that no record here describes."""
+
+    name: str
+    known: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"architecture {self.name!r} is not known"
+
+    def advice(self) -> str:
+        nearest = difflib.get_close_matches(self.name, self.known, 3, 0.4)
+        said = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
+        return f"{said}Known are {', '.join(self.known)}."
+
+
+@dataclass(eq=False)
+class BadGate(OnepassError):
+    """A gate that can't be judged."""
+
+    gate: str
+    problem: str
+    remedy: str
+
+    def what(self) -> str:
+        return f"--gate {self.gate!r}: {self.problem}"
+
+    def advice(self) -> str:
+        return self.remedy
 
 
 @dataclass(eq=False)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from onepass.analysis.resources import Resources
 from onepass.capture.direct import direct
 from onepass.codegen.emit import Source
 from onepass.errors import BadSetting, CompileError, LoadError, NoCompiler
 from onepass.runtime import hostcc, load
 from onepass.runtime.cache import DiskCache, Entry
 from onepass.runtime.launch_cpu import load_kernel
-from onepass.runtime.nvrtc import Resources
 
 ADD = 'extern "C" int add(int a, int b) { return a + b; }\n'
 

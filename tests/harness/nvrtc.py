@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from onepass.analysis.resources import Resources, read_resources
 from onepass.codegen.cuda_prelude import cuda_prelude
 from onepass.codegen.emit import Source
 from onepass.runtime import nvrtc
-from onepass.runtime.nvrtc import Resources
 
 # Kernels of one translation unit. On two cores 192 kernels take 43 s of CPU time one by one, 28 s by sixteens.
 UNIT = 16
@@ -27,7 +27,7 @@ class Compiled:
 def compile_cubin(text: str, arch: int) -> Compiled:
     """Raises: NoNvrtc, CompileError."""
     cubin, log = nvrtc.compile_text(text, "kernel", f"sm_{arch}")
-    return Compiled(cubin, nvrtc.read_resources(log), log)
+    return Compiled(cubin, read_resources(log), log)
 
 
 def resources(sources: Iterable[Source], arch: str) -> dict[str, Resources]:
@@ -51,7 +51,7 @@ def _unit(sources: Sequence[Source], arch: str) -> dict[str, Resources]:
         )
     _, log = nvrtc.compile_text("".join(parts), "unit", arch)
     reports = re.split(r"Compiling entry function 'kernel_(\d+)'", log)[1:]
-    found = {sources[int(i)].text: nvrtc.read_resources(r) for i, r in zip(*[iter(reports)] * 2, strict=True)}
+    found = {sources[int(i)].text: read_resources(r) for i, r in zip(*[iter(reports)] * 2, strict=True)}
     if len(found) != len(sources):
         raise AssertionError(f"ptxas spoke of {len(found)} kernels of {len(sources)}")
     return found

@@ -17,6 +17,7 @@ from torch import Tensor
 from harness.nvrtc import resources
 from harness.oracle import capture
 from onepass import build as pipeline
+from onepass.analysis.resources import Resources
 from onepass.build import Built
 from onepass.capture import launch
 from onepass.capture.normalize import Captured
@@ -26,7 +27,6 @@ from onepass.device import KNOWN, Device
 from onepass.emulate import Buffer, EmulatedKernel, KernelSource, LaunchReport, compile_many
 from onepass.plan import merge
 from onepass.runtime.load import Binary
-from onepass.runtime.nvrtc import Resources
 
 H200, _, A100, V100 = KNOWN
 # What a plan asks of a device is its shared memory: 100 KB a multiprocessor, 64 KB on Turing, 228 KB on Blackwell's

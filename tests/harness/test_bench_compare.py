@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import compare
+from onepass.insight import compare as rules
 
 
 def entry(us: float | None = 100.0, iqr: float = 0.5, roof: float = 4260.0, **more: Any) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def entry(us: float | None = 100.0, iqr: float = 0.5, roof: float = 4260.0, **mo
     ],
 )
 def test_verdicts(old: dict[str, Any], new: dict[str, Any], verdict: str) -> None:
-    found = compare.judge(old, new)
+    found = rules.judge(old, new)
     assert found.verdict == verdict, found
     assert "%" in found.reason
 
@@ -69,7 +70,7 @@ def test_exit_code_is_of_the_contender_asked_about(
 
 
 def test_a_model_without_a_figure_is_left_out() -> None:
-    assert compare.compare([entry(us=None)], [entry()]) == compare.compare([entry()], [entry(us=None)]) == []
+    assert rules.compare([entry(us=None)], [entry()]) == compare.compare([entry()], [entry(us=None)]) == []
 
 
 def test_nothing_in_common_is_misuse(tmp_path: Path) -> None:

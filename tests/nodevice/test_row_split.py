@@ -24,9 +24,9 @@ from harness.shipping import (
     softmax,
 )
 from onepass import build as pipeline
+from onepass.analysis.resources import Resources
 from onepass.plan.schedules.row import RowSchedule
 from onepass.runtime.load import Binary
-from onepass.runtime.nvrtc import Resources
 
 FP32, BF16 = torch.float32, torch.bfloat16
 

@@ -90,6 +90,13 @@ class _Alignment:
         return tuple(values[i] * by & mask for i, by, mask in self.masks)
 
 
+def alignment_of(
+    fields: list[Field], accesses: tuple[Access, ...], widths: dict[str, int]
+) -> tuple[tuple[int, int, int], ...]:
+    """Which of a call's values must be multiples: (position, multiplier to bytes, mask) each."""
+    return _alignment(fields, accesses, widths).masks if widths else ()
+
+
 def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[str, int]) -> _Alignment:
     """Pointers, and strides where they are not known before the call."""
     masks = []

@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import cache, calibrate, demo, devices, doctor, explain, occupancy, roofline
+from onepass.cli import (
+    bench,
+    cache,
+    calibrate,
+    demo,
+    devices,
+    diff,
+    doctor,
+    explain,
+    export,
+    inspect,
+    occupancy,
+    roofline,
+)
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -76,6 +89,10 @@ def _application() -> typer.Typer:
     application.callback()(_options)
     application.command("demo")(demo.demo)
     application.command("explain")(explain.explain)
+    application.command("bench")(bench.bench)
+    application.command("export")(export.export)
+    application.command("inspect")(inspect.inspect)
+    application.command("diff")(diff.diff)
     application.command("doctor")(doctor.doctor)
     application.command("devices")(devices.devices)
     application.command("calibrate")(calibrate.calibrate)

@@ -32,15 +32,25 @@ def load(spec: str) -> Target:
     """
     path, name = _split(spec)
     module = _import(path)
+    return Target(path, name, _callable(module, path, name), _example_inputs(module, path, name))
+
+
+def function_in(spec: str) -> Callable[..., Any]:
+    """Load FILE.py:NAME alone, without inputs. Raises: as `load`."""
+    path, name = _split(spec)
+    return _callable(_import(path), path, name)
+
+
+def _callable(module: ModuleType, path: Path, name: str) -> Callable[..., Any]:
     if not hasattr(module, name):
         raise BadUserFile(str(path), f"has no `{name}`", _names_in(module))
-    function = getattr(module, name)
+    function: Callable[..., Any] = getattr(module, name)
     if not callable(function):
         kind = type(function).__name__
         raise BadUserFile(
             str(path), f"`{name}` is a {kind}, which can't be called", "Name a function or a torch module."
         )
-    return Target(path, name, function, _example_inputs(module, path, name))
+    return function
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from onepass import settings
 from onepass.errors import LoadError, NoCacheSpace
 
-SCHEMA = 1  # of the files here, and of what a kernel expects of its caller: part of every key
+SCHEMA = 2  # of the files here, and of what a kernel expects of its caller: part of every key
 
 Build = Callable[[Path], Mapping[str, Any]]
 T = TypeVar("T")

@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from onepass.analysis.resources import Resources
 from onepass.codegen.emit import Source
 from onepass.runtime.cache import Entry, cache_key, open_cache, with_entry
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
 from onepass.runtime.launch_cuda import CudaKernel
-from onepass.runtime.nvrtc import OPTIONS, Resources, compile_cubin, version
+from onepass.runtime.nvrtc import OPTIONS, compile_cubin, version
 
 T = TypeVar("T")
 

@@ -9,19 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from onepass.analysis.resources import Resources, read_resources
 from onepass.errors import CompileError, NoNvrtc
 
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--fmad=true", "-lineinfo")
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one kernel takes, as ptxas reports it. Units: bytes; registers a thread."""
-
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
-    shared_bytes: int
 
 
 @dataclass(frozen=True)
@@ -92,12 +83,21 @@ def compile_cubin(source: str, name: str, arch: str) -> Cubin:
     return Cubin(code, read_resources(log))
 
 
-def compile_text(source: str, name: str, arch: str) -> tuple[bytes, str]:
-    """Machine code, and what the compiler and ptxas said. Raises: as `compile_cubin`."""
+def compile_text(source: str, name: str, arch: str, options: tuple[str, ...] = ()) -> tuple[bytes, str]:
+    """Machine code, and what the compiler and ptxas said; ``options`` are added. Raises: as `compile_cubin`."""
+    return _compile(source, name, arch, "CUBIN", options)
+
+
+def compile_ptx(source: str, name: str, arch: str, options: tuple[str, ...] = ()) -> str:
+    """PTX for ``sm_XX``, with the source's lines. Raises: as `compile_cubin`."""
+    return _compile(source, name, arch, "PTX", options)[0].decode().rstrip("\0")
+
+
+def _compile(source: str, name: str, arch: str, what: str, added: tuple[str, ...]) -> tuple[bytes, str]:
     _, lib = library(arch)
     program = ctypes.c_void_p()
     lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None)
-    options = (f"--gpu-architecture={arch}", *OPTIONS, *_no_cache(arch))
+    options = (f"--gpu-architecture={arch}", *OPTIONS, *_no_cache(arch), *added)
     packed = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
     failed = lib.nvrtcCompileProgram(program, len(options), packed)
     log = _read(lib, program, "ProgramLog").decode().rstrip("\0")
@@ -105,23 +105,9 @@ def compile_text(source: str, name: str, arch: str) -> tuple[bytes, str]:
         if failed:
             lines = tuple(dict.fromkeys(int(n) for n in re.findall(r"\.cu\((\d+)\): error", log)))[:5]
             raise CompileError(name, source, log, "nvrtc " + " ".join(options), lines)
-        return _read(lib, program, "CUBIN"), log
+        return _read(lib, program, what), log
     finally:
         lib.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def read_resources(log: str) -> Resources:
-    """The figures in the text that ``ptxas -v`` prints."""
-
-    def total(pattern: str) -> int:
-        return sum(int(n) for n in re.findall(pattern, log))
-
-    return Resources(
-        max((int(n) for n in re.findall(r"Used (\d+) registers", log)), default=0),
-        total(r"(\d+) bytes spill stores") + total(r"(\d+) bytes spill loads"),
-        total(r"(\d+) bytes stack frame"),
-        total(r"(\d+) bytes smem"),
-    )
 
 
 def _read(lib: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:

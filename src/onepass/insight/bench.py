@@ -1,0 +1,391 @@
+"""Time any callable by the project's protocol, held to a reference in float64 and to the roof of its mix."""
+
+from __future__ import annotations
+
+import datetime
+import inspect as inspection
+import math
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.errors import BadUserFile
+from onepass.insight.roof import Roof, roofs
+from onepass.runtime import timer
+from onepass.runtime.timer import Spread
+
+SCHEMA = "onepass.bench/1"
+
+# More of the measured roof than this, and what was measured is not what was meant: a cache, or miscounted bytes.
+MOST_ATTAINED = 1.02
+# A tensor smaller than this share of the largest is no stream of its own: weights and biases of a row.
+STREAM_SHARE = 1 / 16
+# Sets of buffers beyond this cost memory and time that small inputs are not worth.
+MOST_SETS = 512
+# What an output may be off: so many roundings to its own dtype, and so many to fp32 inside, of the value and the typical
+# value. A LayerNorm of 4096 fp32 columns added one by one is off by 30 fp32 roundings, a bf16 op that rounds after each
+# of its steps by 4.
+OWN_ROUNDINGS, INNER_ROUNDINGS = 8, 64
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is timed. ``reads`` and ``writes`` name parameters; a written name that is none stands for a result."""
+
+    name: str
+    file: str
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]  # by parameter, in order
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    reference: Callable[..., Any]
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Written names that the function returns."""
+        return tuple(w for w in self.writes if w not in self.arguments)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement. ``void`` says why it does not count; empty when it does.
+
+    Units: µs a call, bytes, 1e9 bytes a second; ``attained`` is the share of the roof of the same mix.
+    """
+
+    task: Task
+    samples_us: tuple[float, ...]
+    ideal_bytes: int
+    streams: tuple[int, int]
+    roof: str
+    roof_us: tuple[float, ...]
+    roof_bytes: int
+    tensors: Mapping[str, str]
+    device: str
+    void: str
+
+    @property
+    def gbps(self) -> float:
+        return self.ideal_bytes / Spread.of(self.samples_us).median / 1e3
+
+    @property
+    def roof_gbps(self) -> float:
+        return self.roof_bytes / Spread.of(self.roof_us).median / 1e3
+
+    @property
+    def attained(self) -> float:
+        return self.gbps / self.roof_gbps
+
+    @property
+    def verdict(self) -> str:
+        if self.void:
+            return f"void: {self.void}."
+        spread = Spread.of(self.samples_us)
+        reads, writes = self.streams
+        return (
+            f"{self.task.name} takes {spread.median:.1f} µs and moves {self.gbps:.1f} GB/s, {self.attained:.0%} of the "
+            f"{self.roof_gbps:.1f} GB/s that {reads} read and {writes} write streams reach on {self.device}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form. A void row keeps its samples and has no rate: nothing may be concluded from it."""
+        spread = Spread.of(self.samples_us) if self.samples_us else None
+        good = spread is not None and not self.void
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "target": self.task.name,
+            "void": self.void,
+            "median_us": spread.median if good and spread else None,
+            "iqr_us": spread.iqr if good and spread else None,
+            "ideal_bytes": self.ideal_bytes,
+            "gbps": self.gbps if good else None,
+            "roof_gbps": self.roof_gbps if good else None,
+            "attained": self.attained if good else None,
+            "roof": {"kernel": self.roof, "read_streams": self.streams[0], "write_streams": self.streams[1]},
+            "tensors": dict(self.tensors),
+            "protocol": "cold",
+            "device": self.device,
+            "versions": versions(),
+            "date": datetime.date.today().isoformat(),
+            "samples_us": list(self.samples_us),
+            "roof_samples_us": list(self.roof_us),
+        }
+
+    def record(self) -> dict[str, Any]:
+        """What a gate judges."""
+        return {**self.to_dict(), "missing": [f"The row is void: {self.void}."] if self.void else []}
+
+
+def versions() -> dict[str, str]:
+    """What a time depends on beside the code: changes of these make two rows incomparable."""
+    cuda = str(torch.version.cuda) if torch.cuda.is_available() else "none"
+    return {"torch": torch.__version__, "cuda": cuda, "python": platform.python_version()}
+
+
+def task(
+    file: str,
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    reads: Sequence[str],
+    writes: Sequence[str],
+    reference: Callable[..., Any],
+) -> Task:
+    """Names a function's arguments and says what is read and written of them.
+
+    Raises: BadUserFile for a name that is no parameter with a tensor, or inputs that are no call's arguments.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        arguments = dict(inspection.signature(called).bind(*inputs).arguments)
+    except (TypeError, ValueError) as error:
+        raise BadUserFile(
+            file, f"example_inputs() are no arguments of `{name}`: {error}", "Correct either."
+        ) from error
+    held = [n for n, v in arguments.items() if isinstance(v, Tensor)]
+    for read in reads:
+        if read not in held:
+            raise BadUserFile(
+                file,
+                f"--reads {read}: `{name}` has no such tensor",
+                f"Its tensors are {', '.join(held) or 'none'}.",
+            )
+    both = [n for n in reads if n in writes]
+    if both:
+        raise BadUserFile(
+            file,
+            f"{', '.join(both)} is read and written in place: called again and again it gives other results",
+            "Write a function that takes a copy's memory beside it, or returns its result.",
+        )
+    if not reads or not writes:
+        raise BadUserFile(
+            file,
+            "--reads and --writes must each name something",
+            "Name the parameters that are read, and what is written: parameters, or any name for a result.",
+        )
+    return Task(name, file, function, arguments, tuple(reads), tuple(writes), reference)
+
+
+def bench(job: Task, rounds: int) -> Row:
+    """Check, time with the roof's kernels in turn, check again on new values.
+
+    Raises: HostTooSlow; BadUserFile where results can't be compared.
+    """
+    device = next(v.device for v in job.arguments.values() if isinstance(v, Tensor))
+    if device.type == "cpu":
+        timer.keep_allocator_warm()
+    with torch.no_grad():
+        run = _Run(job, device)
+        fault = run.checked()
+        if fault:
+            return run.row((), None, (), fault)
+        stream_bytes = run.ideal_bytes // max(1, sum(run.streams))
+        streams = roofs(*run.streams, stream_bytes, device, run.count)
+        for stream in streams:
+            wrong = stream.check()
+            if wrong:
+                raise RuntimeError(wrong)
+        calls = {"this": run.call, **{s.name: s.call for s in streams}}
+        samples = timer.cold(calls, run.count, rounds, device)
+        best = min(streams, key=lambda s: Spread.of(samples[s.name]).median)
+        return run.finish(samples["this"], best, samples[best.name])
+
+
+class _Run:
+    """Sets of buffers, the exact results of set 0, and calls on them."""
+
+    def __init__(self, job: Task, device: torch.device) -> None:
+        self.job, self.device = job, device
+        self.tensors = {n: v for n, v in job.arguments.items() if isinstance(v, Tensor)}
+        self.made: dict[str, Tensor] = {}  # results of the last check
+        self.exact = self._exact()
+        self.count = min(
+            MOST_SETS, timer.sets_needed(sum(_bytes(self.tensors[n]) for n in job.reads), device)
+        )
+        # The first set are the user's own tensors.
+        self.sets = [dict(job.arguments), *(self._copied() for _ in range(self.count - 1))]
+        self.before = {n: v.clone() for n, v in self.tensors.items() if n not in job.writes}
+
+    @property
+    def sizes(self) -> tuple[list[int], list[int]]:
+        """Bytes of each tensor read and of each written, as far as they are known."""
+        written = (self.made.get(n, self.tensors.get(n, self.exact[n])) for n in self.job.writes)
+        return [_bytes(self.tensors[n]) for n in self.job.reads], [_bytes(x) for x in written]
+
+    @property
+    def ideal_bytes(self) -> int:
+        return sum(map(sum, self.sizes))
+
+    @property
+    def streams(self) -> tuple[int, int]:
+        """How many of the tensors read and written are large enough to be streams."""
+        reads, writes = self.sizes
+        least = max(*reads, *writes) * STREAM_SHARE
+        return max(1, sum(n >= least for n in reads)), max(1, sum(n >= least for n in writes))
+
+    def _copied(self) -> dict[str, Any]:
+        return {
+            n: v.clone() if n in (*self.job.reads, *self.job.writes) else v
+            for n, v in self.job.arguments.items()
+        }
+
+    def _exact(self) -> dict[str, Tensor]:
+        """What the reference makes of the inputs in float64, by the names written."""
+        given = {n: v for n, v in self.job.arguments.items() if n not in self.job.writes}
+        wide = {
+            n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in given.items()
+        }
+        wanted = inspection.signature(self.job.reference).parameters
+        named = {n: v for n, v in wide.items() if n in wanted}
+        by_name = len(named) == len(wide)
+        result = self.job.reference(**named) if by_name else self.job.reference(*wide.values())
+        outputs = list(result) if isinstance(result, tuple | list) else [result]
+        if len(outputs) != len(self.job.writes) or not all(isinstance(o, Tensor) for o in outputs):
+            raise BadUserFile(
+                self.job.file,
+                f"--ref gives {len(outputs)} results, --writes names {len(self.job.writes)}",
+                "Let the reference return one tensor for each name of --writes, in that order.",
+            )
+        return dict(zip(self.job.writes, outputs, strict=True))
+
+    def call(self, index: int) -> Any:
+        return self.job.function(*self.sets[index].values())
+
+    def checked(self) -> str:
+        """Empty when a call on poisoned memory gives what the reference does, else what is wrong."""
+        self._poison()
+        try:
+            result = self.call(0)
+        except Exception as error:  # noqa: BLE001 - the user's function: whatever it raises voids the row
+            return f"it raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return self._judged(result) or self._touched()
+
+    def _poison(self) -> None:
+        for name in self.job.writes:
+            if name in self.job.arguments:
+                poison(self.sets[0][name])
+        # A result is made in freed memory of its size: what is not written shows NaN.
+        blocks = [
+            torch.empty(self.exact[n].shape, dtype=self._dtype(n), device=self.device)
+            for n in self.job.results
+        ]
+        for block in blocks:
+            poison(block)
+
+    def _dtype(self, result: str) -> torch.dtype:
+        first = self.made.get(result, self.tensors[self.job.reads[0]])
+        return first.dtype
+
+    def _judged(self, result: Any) -> str:
+        returned = list(result) if isinstance(result, tuple | list) else [result]
+        if self.job.results and len(returned) != len(self.job.results):
+            return f"it returned {len(returned)} results instead of {len(self.job.results)}"
+        made = dict(zip(self.job.results, returned, strict=False))
+        self.made = {n: v for n, v in made.items() if isinstance(v, Tensor)}
+        for name, exact in self.exact.items():
+            wrong = compared(made.get(name, self.tensors.get(name)), exact)
+            if wrong:
+                return f"{name}: {wrong}"
+        return ""
+
+    def _touched(self) -> str:
+        changed = [n for n, kept in self.before.items() if not _same_bits(self.sets[0][n], kept)]
+        return f"it changed {', '.join(changed)}, which --writes does not name" if changed else ""
+
+    def finish(self, samples: list[float], best: Roof, roof_us: list[float]) -> Row:
+        """Check once more with new values in the same memory: a result kept from before is found out."""
+        for name in self.job.reads:
+            x = self.sets[0][name]
+            if x.is_floating_point() and name not in self.job.writes:
+                x.copy_(x.flip(0) * 0.75)
+                self.before[name] = x.clone()
+        self.exact = self._exact()
+        wrong = self.checked()
+        void = f"on new values: {wrong}" if wrong else ""
+        row = self.row(samples, best, roof_us, void)
+        if not row.void and row.attained > MOST_ATTAINED:
+            spread = max(Spread.of(x).iqr / Spread.of(x).median for x in (samples, roof_us))
+            void = (
+                f"{row.attained:.0%} of the measured roof: a cache served it, --reads and --writes count too much, or "
+                f"the machine was disturbed (samples spread by {spread:.0%})"
+            )
+        return replace(row, void=row.void or void)
+
+    def row(self, samples: Sequence[float], best: Roof | None, roof_us: Sequence[float], void: str) -> Row:
+        known = {**self.exact, **self.tensors, **self.made}
+        return Row(
+            self.job,
+            tuple(samples),
+            self.ideal_bytes,
+            self.streams,
+            best.name if best else "",
+            tuple(roof_us),
+            best.bytes if best else 0,
+            {n: _described(known[n]) for n in (*self.job.reads, *self.job.writes)},
+            device_name(self.device),
+            void,
+        )
+
+
+def poison(x: Tensor) -> None:
+    """Fill memory with what no kernel would write: NaN, or the least integer."""
+    if x.is_floating_point() or x.is_complex():
+        x.fill_(torch.nan)
+    else:
+        x.fill_(torch.iinfo(x.dtype).min if x.dtype != torch.bool else True)
+
+
+def compared(out: Any, exact: Tensor) -> str:
+    """Empty when a result is the float64 one up to rounding, else how it differs."""
+    if not isinstance(out, Tensor):
+        return f"a {type(out).__name__} instead of a tensor"
+    if out.shape != exact.shape:
+        return f"shape {tuple(out.shape)} instead of {tuple(exact.shape)}"
+    if not out.is_floating_point():
+        wrong = int((out != exact).sum())
+        return f"{wrong} of {exact.numel()} values differ" if wrong else ""
+    unit = OWN_ROUNDINGS * torch.finfo(out.dtype).eps / 2 + INNER_ROUNDINGS * 2.0**-24
+    typical = exact.square().mean().sqrt()
+    both = out.double()
+    good = (
+        ((both - exact).abs() <= unit * (exact.abs() + typical))
+        | (both == exact)
+        | (both.isnan() & exact.isnan())
+    )
+    wrong = int((~good).sum())
+    if not wrong:
+        return ""
+    lost = int((both.isnan() & ~exact.isnan()).sum())
+    if lost:
+        return f"{lost} of {exact.numel()} values were never written, or are NaN"
+    worst = float(((both - exact).abs() / (exact.abs() + typical)).nan_to_num(math.inf).max())
+    return (
+        f"{wrong} of {exact.numel()} values are too far from float64 (worst {worst:.1e}, allowed {unit:.1e})"
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """What a row calls the device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
+def _described(x: Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} {' × '.join(map(str, x.shape))}"
+
+
+def _bytes(x: Tensor) -> int:
+    """What a tensor holds; a dimension that is expanded counts once."""
+    held = math.prod(n for n, s in zip(x.shape, x.stride(), strict=True) if s != 0)
+    return held * x.element_size()
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    same = (a == b) | ((a != a) & (b != b))
+    return bool(same.all())

@@ -1,0 +1,220 @@
+"""Two results compared, before and after: what became of each measurement, and when two can't be compared at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Two runs of one kernel on an undisturbed machine differ by less than this (H200, 512 MiB tensors: 1 %).
+SAME_WITHIN = 0.02
+# A run with a wider spread says nothing about a few per cent.
+TOO_WIDE = 0.10
+
+# What makes two rows the same measurement.
+_KEY = ("case", "direction", "dtype", "rows", "cols", "contender", "protocol", "device")
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of one measurement. ``speedup`` is old time ÷ new time, the roof's drift taken out."""
+
+    key: tuple[Any, ...]
+    verdict: str
+    speedup: float
+    reason: str
+
+
+def judge(old: Entry, new: Entry) -> Judgement:
+    """Compare two rows of the same measurement."""
+    by_time = old["median_us"] / new["median_us"]
+    drift = _drift(old, new)
+    speedup = by_time / drift
+    noise = math.hypot(_relative_spread(old), _relative_spread(new)) / 2
+    verdict, reason = _verdict(speedup, by_time, drift, noise)
+    return Judgement(key_of(new), verdict, speedup, reason)
+
+
+def _verdict(speedup: float, by_time: float, drift: float, noise: float) -> tuple[str, str]:
+    change = speedup - 1
+    if noise > TOO_WIDE:
+        return "AMBIGUOUS", f"samples spread by ± {noise:.1%}"
+    if abs(drift - 1) > SAME_WITHIN and (by_time - 1) * change < 0:
+        return "AMBIGUOUS", f"the time changed by {by_time - 1:+.1%}, the roof by {drift - 1:+.1%}"
+    if abs(change) <= SAME_WITHIN:
+        return "SAME", f"{change:+.1%}, within {SAME_WITHIN:.0%}"
+    if abs(change) <= noise:
+        return "AMBIGUOUS", f"{change:+.1%}, samples spread by ± {noise:.1%}"
+    return ("FASTER" if change > 0 else "SLOWER"), f"{change:+.1%}, samples spread by ± {noise:.1%}"
+
+
+def _drift(old: Entry, new: Entry) -> float:
+    """How much faster memory was in the new run; 1 where the roof does not bind, and for the roof itself."""
+    if old.get("protocol") == "graph-warm" or new["contender"] == "roof":
+        return 1.0
+    before, after = old.get("roof_gbps"), new.get("roof_gbps")
+    return after / before if before and after else 1.0
+
+
+def _relative_spread(entry: Entry) -> float:
+    return float(entry["iqr_us"]) / float(entry["median_us"])
+
+
+def compare(old: Sequence[Entry], new: Sequence[Entry]) -> list[Judgement]:
+    """Judge every measurement that both files have, in the new one's order."""
+    before = {key_of(entry): entry for entry in old if entry["median_us"]}
+    return [
+        judge(before[key_of(entry)], entry) for entry in new if entry["median_us"] and key_of(entry) in before
+    ]
+
+
+def key_of(entry: Entry) -> tuple[Any, ...]:
+    return tuple(entry.get(k) for k in _KEY)
+
+
+# Documents: what `onepass bench` and `onepass inspect` write
+
+SCHEMA = "onepass.diff/1"
+COMPARABLE = ("onepass.bench/1", "onepass.inspect/1")
+BETTER, WORSE, CANNOT_TELL, NOT_COMPARABLE = "better", "worse", "cannot tell", "not comparable"
+_OF_SPEED = {"FASTER": BETTER, "SLOWER": WORSE, "SAME": CANNOT_TELL, "AMBIGUOUS": CANNOT_TELL}
+
+# What must agree before two times say anything about the code.
+_CONDITIONS = ("device", "protocol", "tensors")
+# Of a kernel, what is better smaller and what larger; the rest of a record is neither.
+_SMALLER = ("spill_bytes", "local_accesses")
+_LARGER = ("occupancy",)
+_NEITHER = (
+    "registers",
+    "shared_bytes",
+    "threads",
+    "instructions",
+    "special_instructions",
+    "barrier_instructions",
+    "shuffle_instructions",
+    "widest_load_bits",
+    "widest_store_bits",
+    "bytes_in_flight",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What became of one thing between two documents."""
+
+    name: str
+    verdict: str
+    reason: str
+    changes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "changes": list(self.changes),
+        }
+
+
+def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """Compare two documents: of `onepass bench` the time, of `onepass inspect` each kernel on each architecture."""
+    schemas = [str(d.get("schema")) for d in (old, new)]
+    if schemas[0] != schemas[1] or schemas[0] not in COMPARABLE:
+        return [
+            Difference("the documents", NOT_COMPARABLE, f"one is {schemas[0]}, the other {schemas[1]}")
+            if schemas[0] != schemas[1]
+            else Difference("the documents", NOT_COMPARABLE, f"{schemas[0]} holds nothing to compare")
+        ]
+    return _diff_bench(old, new) if schemas[0] == COMPARABLE[0] else _diff_inspect(old, new)
+
+
+def _diff_bench(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    name = f"{old['target']} → {new['target']}" if old["target"] != new["target"] else str(new["target"])
+    void = [f"the {when} row is void: {d['void']}" for when, d in (("old", old), ("new", new)) if d["void"]]
+    other = [f"{k}: {old[k]} and {new[k]}" for k in _CONDITIONS if old[k] != new[k]]
+    if void or other:
+        return [Difference(name, NOT_COMPARABLE, "; ".join(void + other))]
+    judged = judge({**old, "contender": "this"}, {**new, "contender": "this"})
+    changes = [f"{k} {old[k]:.4g} → {new[k]:.4g}" for k in ("median_us", "gbps", "attained")]
+    changes += [
+        f"{k} {v} → {new['versions'].get(k)}"
+        for k, v in old["versions"].items()
+        if new["versions"].get(k) != v
+    ]
+    return [Difference(name, _OF_SPEED[judged.verdict], judged.reason, tuple(changes))]
+
+
+def _diff_inspect(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    before, after = ({(k["name"], k["arch"]): k for k in d["kernels"]} for d in (old, new))
+    if not before.keys() & after.keys() and len(before) == len(after) == 1:
+        # One kernel each, renamed: still a before and an after if the architecture is the same.
+        (b,), (a,) = before.values(), after.values()
+        if b["arch"] == a["arch"]:
+            return [_diff_kernel(b, a)]
+    found = [_diff_kernel(before[k], after[k]) for k in after if k in before]
+    for only, where in ((before.keys() - after.keys(), "old"), (after.keys() - before.keys(), "new")):
+        found += [
+            Difference(f"{n} on {arch}", NOT_COMPARABLE, f"only in the {where} document")
+            for n, arch in sorted(only)
+        ]
+    return found
+
+
+def _diff_kernel(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
+    name = f"{new['demangled']} on {new['arch']}"
+    if old["counted_in"] != new["counted_in"]:
+        return Difference(name, NOT_COMPARABLE, f"counted in {old['counted_in']} and {new['counted_in']}")
+    changes = [_change(k, old, new) for k in (*_SMALLER, *_LARGER, *_NEITHER) if old[k] != new[k]]
+    changes += _memory_changes(old, new)
+    good = [k for k in _SMALLER if _less(new[k], old[k])] + [k for k in _LARGER if _less(old[k], new[k])]
+    bad = [k for k in _SMALLER if _less(old[k], new[k])] + [k for k in _LARGER if _less(new[k], old[k])]
+    unknown = [k for k in (*_SMALLER, *_LARGER) if (old[k] is None) != (new[k] is None)]
+    if unknown:
+        verdict, reason = NOT_COMPARABLE, f"{', '.join(unknown)} known in one document only"
+    elif good and bad:
+        verdict, reason = CANNOT_TELL, f"{', '.join(good)} better, {', '.join(bad)} worse: measure it"
+    elif good or bad:
+        verdict, reason = (BETTER if good else WORSE), f"{', '.join(good or bad)}; time it to be sure"
+    elif changes:
+        verdict, reason = CANNOT_TELL, "what changed is neither better nor worse by itself: measure it"
+    else:
+        verdict, reason = CANNOT_TELL, "no quantity differs"
+    return Difference(name, verdict, reason, tuple(changes))
+
+
+def _less(a: Any, b: Any) -> bool:
+    return a is not None and b is not None and a < b
+
+
+def _change(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    def said(value: Any) -> str:
+        return "unknown" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    return f"{key} {said(old[key])} → {said(new[key])}"
+
+
+def _memory_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Accesses by space, kind and width whose number changed."""
+
+    def counted(record: Mapping[str, Any]) -> dict[tuple[str, str, int], int]:
+        return {(m["space"], m["kind"], m["bits"] or 0): m["count"] for m in record["memory"] or ()}
+
+    before, after = counted(old), counted(new)
+    return [
+        f"{space} {kind} {bits} bits {before.get(k, 0)} → {after.get(k, 0)}"
+        for k in sorted({*before, *after})
+        for space, kind, bits in (k,)
+        if before.get(k, 0) != after.get(k, 0)
+    ]
+
+
+def overall(found: Sequence[Difference]) -> str:
+    """One verdict for all: worse if one is, else what all are, else that none can be told."""
+    verdicts = {d.verdict for d in found}
+    if WORSE in verdicts:
+        return WORSE
+    if len(verdicts) == 1:
+        return verdicts.pop()
+    return BETTER if BETTER in verdicts and NOT_COMPARABLE not in verdicts else CANNOT_TELL

@@ -1,0 +1,377 @@
+"""A function's kernels for use without onepass: CUDA C++ texts, machine code, a launcher in C++, and a test of its own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from onepass.build import Built
+from onepass.capture.launch import alignment_of
+from onepass.dtypes import DType
+from onepass.errors import BadUserFile
+from onepass.insight import export_text as text
+from onepass.insight.bench import INNER_ROUNDINGS, OWN_ROUNDINGS
+from onepass.insight.generated import Generated, Graph, generate
+from onepass.ir.symbol import Poly, Size, product
+from onepass.plan.schedules.flat import FlatSchedule
+from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.runtime.nvrtc import compile_cubin
+
+# Rows of the test's inputs: several blocks, and no multiple of the rows in one.
+TEST_ROWS = 37
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor of the launcher, in the order of its storage."""
+
+    name: str  # in C++
+    tensor: str  # in the plan
+    dtype: DType
+    numel: Size
+    shape: tuple[Size, ...]
+    role: str  # input, output, or scratch between kernels
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written, and for which architectures."""
+
+    folder: Path
+    files: tuple[str, ...]
+    archs: tuple[str, ...]
+    kernels: tuple[str, ...]
+    fat_binary: bool
+
+
+def export(
+    file: str,
+    name: str,
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    archs: Sequence[str],
+    folder: Path,
+) -> Export:
+    """Writes a function's kernels for some architectures into a folder.
+
+    Raises: BadUserFile where not all of the function becomes kernels, or its results are no memory of their own;
+    NoSuchArchitecture, NoNvrtc, OSError.
+    """
+    given, marked = _prepared(inputs)
+    made = {archs[0]: _whole(file, name, generate(archs[0], function, given))}
+    first = made[archs[0]][1]
+    test, exact = _test_run(
+        file, function, given, marked, *made[archs[0]]
+    )  # Dynamo knows one back end at a time
+    made |= {arch: _whole(file, name, generate(arch, function, given)) for arch in archs[1:]}
+    names = _names(function, given, first)
+    arguments = {arch: _arguments(file, name, graph, names) for arch, (_, graph) in made.items()}
+    plain = arguments[archs[0]]
+    for arch in archs:
+        if _public(arguments[arch]) != _public(plain):
+            raise BadUserFile(
+                file, f"`{name}` has other tensors on {arch} than on {archs[0]}", "Export them apart."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "data").mkdir(exist_ok=True)
+    files: dict[str, str] = {}
+    cubins: list[tuple[str, bytes]] = []
+    launches = {arch: [_launch(b) for b in made[arch][1].plan.kernels] for arch in archs}
+    for arch in archs:
+        kernels = made[arch][1].plan.kernels
+        for i, built in enumerate(kernels):
+            files[f"{_file_of(i, arch, made)}.cu"] = _source(built, arch)
+            cubins.append(
+                (f"kernel_{i}_{arch}", compile_cubin(built.source.text, built.source.name, arch).code)
+            )
+    symbols = tuple(sorted(first.plan.hints))
+    spelled = {symbol: f"size_{k}" for k, symbol in enumerate(symbols)}
+    words = text.Words(_identifier(name), plain, spelled, _meanings(first, plain), tuple(archs))
+    parts = [text.launcher_of(words, arch, launches[arch], arguments[arch]) for arch in archs]
+    files[f"{words.name}.h"] = text.header(words)
+    files[f"{words.name}.cpp"] = text.launcher(words, parts, launches)
+    files["cubins.h"] = text.cubins(cubins)
+    files["self_test.cpp"] = text.self_test(words, _sizes(first, test), OWN_ROUNDINGS, INNER_ROUNDINGS)
+    files["README.md"] = text.readme(words, file, sorted(f for f in files if f.endswith(".cu")))
+    for path, content in files.items():
+        (folder / path).write_text(content)
+    for label, code in cubins:
+        (folder / f"{label}.cubin").write_bytes(code)
+    data = _write_data(folder / "data", plain, first, test, exact)
+    fat = _fat_binaries(folder, made)
+    written = (*files, *(f"{label}.cubin" for label, _ in cubins), *data, *fat)
+    entries = tuple(dict.fromkeys(b.source.name for _, g in made.values() for b in g.plan.kernels))
+    return Export(folder, tuple(sorted(written)), tuple(archs), entries, bool(fat))
+
+
+Made = tuple[Generated, Graph]
+
+
+def _prepared(inputs: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """Contiguous inputs, and which of them have the leading size that the launcher takes as an argument."""
+    given = [x.detach().contiguous() if isinstance(x, Tensor) else x for x in inputs]
+    lead = next((x.shape[0] for x in given if isinstance(x, Tensor) and x.dim() > 1), None)
+    marked = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x.dim() > 1 and x.shape[0] == lead]
+    _mark(given, marked)
+    return given, marked
+
+
+def _mark(given: Sequence[Any], marked: Sequence[int]) -> None:
+    for i in marked:
+        torch._dynamo.maybe_mark_dynamic(given[i], 0)
+
+
+def _whole(file: str, name: str, made: Generated) -> Made:
+    """The one graph of a function, all of it kernels. Raises: BadUserFile, naming what is not."""
+    if len(made.graphs) != 1:
+        raise BadUserFile(
+            file, f"`{name}` is {len(made.graphs)} graphs", "Export a function without graph breaks."
+        )
+    graph = made.graphs[0]
+    left = [
+        f"{c.target} ({c.reason or 'it stays with PyTorch'})" for c in graph.plan.calls if c.bound != "view"
+    ]
+    if left or not graph.plan.kernels:
+        said = ", ".join(left) or "nothing in it becomes a kernel"
+        raise BadUserFile(
+            file,
+            f"`{name}` does not become kernels entirely: {said}",
+            "Export the part around it as a function.",
+        )
+    return made, graph
+
+
+def _arguments(file: str, name: str, graph: Graph, names: Mapping[str, str]) -> tuple[Argument, ...]:
+    """Inputs, outputs and scratch, in that order."""
+    program = graph.captured.program
+    written = list(dict.fromkeys(s.tensor for b in graph.plan.kernels for s in b.cluster.stores))
+    used = list(
+        dict.fromkeys(f.tensor for b in graph.plan.kernels for f in b.source.block if f.kind == "pointer")
+    )
+    outputs = _outputs(file, name, graph)
+    strange = [t for t in used if t not in written and t not in program.inputs]
+    if strange:
+        raise BadUserFile(
+            file, f"`{name}` reads constants of its own ({', '.join(strange)})", "Make them arguments."
+        )
+    if [t for t in written if t in program.inputs]:
+        raise BadUserFile(file, f"`{name}` writes to an argument", "Return a new tensor instead.")
+    found = [(t, "input") for t in program.inputs if t in used]
+    found += [(t, "output") for t in outputs]
+    found += [(t, "scratch") for t in written if t not in outputs]
+    counts: dict[str, int] = {}
+    arguments = []
+    for tensor, role in found:
+        number = counts[role] = counts.get(role, -1) + 1
+        t = program.tensors[tensor]
+        called = names.get(tensor, f"{role}_{number}") if role == "input" else f"{role}_{number}"
+        arguments.append(Argument(called, tensor, t.dtype, t.numel, t.shape, role))
+    return tuple(arguments)
+
+
+def _names(function: Callable[..., Any], given: Sequence[Any], graph: Graph) -> dict[str, str]:
+    """The graph's inputs by what the user calls them: a parameter of the function, or a module's."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        found = dict(inspect.signature(called).bind(*given).arguments)
+    except (TypeError, ValueError):
+        found = {}
+    if isinstance(function, torch.nn.Module):
+        found |= {**dict(function.named_buffers()), **dict(function.named_parameters())}
+    by_address = {x.data_ptr(): _identifier(n) for n, x in found.items() if isinstance(x, Tensor)}
+    names = {}
+    for placeholder, x in zip(_holders(graph), graph.calls[0], strict=True):
+        if isinstance(x, Tensor) and x.data_ptr() in by_address:
+            name = by_address[x.data_ptr()]
+            names[placeholder] = f"{name}_" if name in text.TAKEN else name
+    return names if len(set(names.values())) == len(names) else {}
+
+
+def _outputs(file: str, name: str, graph: Graph) -> list[str]:
+    """Tensors that the function returns, in order."""
+    written = {s.tensor for b in graph.plan.kernels for s in b.cluster.stores}
+    names = []
+    for node in tree_leaves(graph.captured.graph.graph.output_node().args[0]):
+        tensor = _tensor_of(node, graph)
+        if tensor not in written:
+            raise BadUserFile(
+                file,
+                f"`{name}` returns {node}, which no kernel writes as it is",
+                "Return what was computed, not a view of it.",
+            )
+        names.append(tensor)
+    return names
+
+
+def _tensor_of(node: Any, graph: Graph) -> str:
+    alias: str = graph.captured.alias.get(node.name, node.name)
+    if (
+        alias == node.name
+        and node.op == "call_function"
+        and getattr(node.target, "__name__", "") == "getitem"
+    ):
+        return f"{node.args[0].name}.{node.args[1]}"
+    return alias
+
+
+def _public(arguments: Sequence[Argument]) -> list[tuple[str, str]]:
+    return [(a.name, a.dtype.name) for a in arguments if a.role != "scratch"]
+
+
+def _launch(built: Built) -> text.Launch:
+    """How a kernel is started: the formulas of `capture/launch.py`, as C++."""
+    kernel = built.kernel
+    schedule: Any = built.schedule
+    rows = product(kernel.outer)
+    extent = kernel.inner if kernel.axis == "inner" else kernel.cols
+    widths: dict[str, int] = {}
+    wide, narrow = "", ""
+    if isinstance(schedule, RowSchedule):
+        widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
+        grid, extras = f"(rows + {schedule.groups - 1}) / {schedule.groups}", {"zero": "0"}
+        narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
+    elif isinstance(schedule, FlatSchedule):
+        widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
+        wide = f"extent % {schedule.width} == 0"
+        per_block = schedule.threads * schedule.steps
+        grid = f"(rows * vectors + {per_block - 1}) / {per_block}"
+        extras = {"vectors": "vectors", "wide": "wide"}
+    elif isinstance(schedule, StreamSchedule):
+        widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
+        wide = f"extent % {schedule.width} == 0"
+        grid, extras = "rows", {"wide": "wide"}
+    else:
+        grid, extras = f"(rows * extent + {schedule.threads - 1}) / {schedule.threads}", {}
+    fields = [f for f in built.source.block if f.kind != "extra"]
+    masks = alignment_of(fields, kernel.accesses, widths)
+    return text.Launch(
+        kernel=built.source.name,
+        block=built.source.block,
+        rows=rows,
+        extent=extent,
+        threads=int(getattr(schedule, "threads", 0)),
+        shared_bytes=int(getattr(schedule, "shared_bytes", 0)),
+        grid=grid,
+        extras=extras,
+        masks=tuple((fields[i].name, by, mask) for i, by, mask in masks),
+        wide=wide,
+        width=int(getattr(schedule, "width", 1)),
+        narrow=narrow,
+    )
+
+
+def _source(built: Built, arch: str) -> str:
+    r = built.resources
+    said = f"{r.registers} registers, {r.spill_bytes} bytes spilled" if r else "not compiled"
+    return (
+        f"// {built.source.name}: {', '.join(built.cluster.origins)}\n"
+        f"// {built.schedule.explain()}; on {arch} {said}.\n{built.source.text}"
+    )
+
+
+def _file_of(i: int, arch: str, made: dict[str, Made]) -> str:
+    """One text for all architectures where it is the same."""
+    texts = {g.plan.kernels[i].source.text for _, g in made.values() if i < len(g.plan.kernels)}
+    return f"kernel_{i}" if len(texts) == 1 else f"kernel_{i}_{arch}"
+
+
+def _meanings(graph: Graph, arguments: Sequence[Argument]) -> dict[str, str]:
+    """What each size is, in words."""
+    found: dict[str, str] = {}
+    for a in arguments:
+        for d, n in enumerate(a.shape):
+            if isinstance(n, Poly) and n.text() not in found:
+                for symbol in graph.plan.hints:
+                    if re.fullmatch(rf"\(1\*{symbol}\)", n.text()):
+                        found.setdefault(symbol, f"dimension {d} of {a.name}")
+    return {s: found.get(s, "a size of the function's inputs") for s in graph.plan.hints}
+
+
+def _test_run(
+    file: str,
+    function: Callable[..., Any],
+    given: list[Any],
+    marked: list[int],
+    made: Generated,
+    graph: Graph,
+) -> tuple[list[Any], list[Tensor]]:
+    """Arguments of the graph for a few rows, and the results in float64."""
+    small = list(given)
+    if graph.plan.hints:
+        for i in marked:
+            small[i] = given[i][:TEST_ROWS].contiguous()
+        _mark(small, marked)
+    with torch.no_grad():
+        made.function(*small)
+        wide = copy.deepcopy(function).double() if isinstance(function, torch.nn.Module) else function
+        exact = wide(*(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in small))
+    if len(made.graphs) != 1:
+        raise BadUserFile(file, "takes another graph for fewer rows", "Export it for inputs of one size.")
+    return graph.calls[-1], [x for x in tree_leaves(exact) if isinstance(x, Tensor)]
+
+
+def _holders(graph: Graph) -> list[str]:
+    return [n.name for n in graph.captured.graph.graph.nodes if n.op == "placeholder"]
+
+
+def _sizes(graph: Graph, test: Sequence[Any]) -> dict[str, int]:
+    """Each symbol's value in the test."""
+    found = {}
+    for node, value in zip(
+        (n for n in graph.captured.graph.graph.nodes if n.op == "placeholder"), test, strict=True
+    ):
+        if not isinstance(value, Tensor) and isinstance(node.meta["val"], torch.SymInt):
+            found[str(node.meta["val"].node.expr)] = int(value)
+    for symbol, hint in graph.plan.hints.items():
+        found.setdefault(symbol, hint)
+    return found
+
+
+def _write_data(
+    folder: Path, arguments: Sequence[Argument], graph: Graph, test: Sequence[Any], exact: Sequence[Tensor]
+) -> list[str]:
+    by_name = dict(zip(_holders(graph), test, strict=True))
+    outputs = iter(exact)
+    files = []
+    for a in arguments:
+        if a.role == "scratch":
+            continue
+        x = by_name[a.tensor] if a.role == "input" else next(outputs).double()
+        flat = x.detach().contiguous().reshape(-1).view(torch.uint8)
+        (folder / f"{a.name}.bin").write_bytes(flat.numpy().tobytes())
+        files.append(f"data/{a.name}.bin")
+    return files
+
+
+def _fat_binaries(folder: Path, made: dict[str, Made]) -> list[str]:
+    """One fat binary a kernel where the toolkit's `fatbinary` is here."""
+    path = shutil.which("fatbinary") or next(map(str, Path("/usr/local").glob("cuda*/bin/fatbinary")), None)
+    if path is None:
+        return []
+    written = []
+    for i in range(max(len(g.plan.kernels) for _, g in made.values())):
+        held = [arch for arch, (_, g) in made.items() if i < len(g.plan.kernels)]
+        images = [f"--image3=kind=elf,sm={a[3:]},file={folder / f'kernel_{i}_{a}.cubin'}" for a in held]
+        subprocess.run(
+            [path, f"--create={folder / f'kernel_{i}.fatbin'}", "--64", *images],
+            check=True,
+            capture_output=True,
+        )
+        written.append(f"kernel_{i}.fatbin")
+    return written
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name)
