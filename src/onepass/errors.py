@@ -248,6 +248,8 @@ class KernelFault(OnepassError):
     other: int | None  # the second thread of a race, or the lane that is missing
     lines: tuple[tuple[int, str], ...]  # numbers and texts of source lines, innermost first; empty if unknown
     hint: str
+    other_lines: tuple[tuple[int, str], ...] = ()  # where the second thread was
+    undefined: bool = False  # a shuffle read a lane outside its mask: wrong only if the value is used
 
     def what(self) -> str:
         text = f"{self.kernel}: {self.kind} in block {self.block} thread {self.thread}"
