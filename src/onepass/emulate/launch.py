@@ -217,6 +217,13 @@ class EmulatedKernel:
         """Bytes of `__shared__` arrays that the kernel uses."""
         return int(self._kernel.shared_end or 0) - int(self._kernel.shared_begin or 0)
 
+    def parameters(self) -> list[tuple[int, ...]]:
+        """Of a hand-written kernel: each parameter as `OnepassParameter` in cuda_library_on_host.hpp."""
+        at = ctypes.addressof(ctypes.c_char.in_dll(self._library, "onepass_parameters_0"))
+        count = ctypes.c_uint64.from_address(at).value
+        each = (ctypes.c_uint32 * 5 * count).from_address(at + 8)
+        return [tuple(p) for p in each]
+
     def launch(
         self,
         grid: Grid,

@@ -271,21 +271,38 @@ uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int sour
   return f.value;
 }
 
-void onepass_barrier(uint64_t site) {
+namespace {
+
+uint64_t wait_for_all(uint64_t site, uint64_t pc, bool vote) {
   Fiber& f = *current;
   f.site = site;
-  f.pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  f.pc = pc;
+  f.value = vote;
   f.state = at_barrier;
   if (++waiting_at_barrier < threads) {
     to_scheduler();
-    return;
+    return f.value;
   }
-  for (unsigned i = 0; i < threads; ++i)
+  uint64_t votes = 0;
+  for (unsigned i = 0; i < threads; ++i) {
     if (fibers[i].site != site) stop(barrier_divergence, 0, 0, f.pc, int(i), fibers[i].pc - module_low);
-  for (unsigned i = 0; i < threads; ++i) fibers[i].state = running;
+    votes += fibers[i].value;
+  }
+  for (unsigned i = 0; i < threads; ++i) {
+    fibers[i].state = running;
+    fibers[i].value = votes;
+  }
   waiting_at_barrier = 0;
   ++epoch;
   ++outcome->barriers;
+  return votes;
+}
+
+}  // namespace
+
+void onepass_barrier(uint64_t site) { wait_for_all(site, reinterpret_cast<uint64_t>(__builtin_return_address(0)), false); }
+uint64_t onepass_barrier_count(uint64_t site, bool vote) {
+  return wait_for_all(site, reinterpret_cast<uint64_t>(__builtin_return_address(0)), vote);
 }
 
 void onepass_trap() { stop(trap, 0, 0, reinterpret_cast<uint64_t>(__builtin_return_address(0)), 0); }

@@ -88,6 +88,7 @@ enum Exchange : int {
 #define ONEPASS_RUNTIME __attribute__((visibility("hidden"), noinline))
 ONEPASS_RUNTIME uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int source, uint64_t site);
 ONEPASS_RUNTIME void onepass_barrier(uint64_t site);
+ONEPASS_RUNTIME uint64_t onepass_barrier_count(uint64_t site, bool vote);  // threads that voted true
 ONEPASS_RUNTIME void onepass_trap();
 
 // Up to 16 bytes by value: an address handed out would have the compiler instrument the registers too.
