@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onepass.emulate.compile import build, scratch_folder
 from onepass.emulate.launch import EmulatedKernel, KernelSource
-from onepass.errors import CannotCheck, CompileError, NoSuchKernel
+from onepass.errors import BadLaunch, CannotCheck, CompileError, NoSuchKernel
 
 # A pattern over the code without comments and strings, what it is called, and why it is refused.
 REFUSED: tuple[tuple[str, str, str], ...] = (
@@ -112,7 +112,7 @@ def compile_handwritten(
     `kernel` names it, with its template arguments if it has some (`k<256>`); left out, the file has one alone.
     Functions of the host are left out. `file` is what messages call it.
 
-    Raises: NoSuchKernel, CannotCheck for what is outside the subset (`REFUSED`) with its line, NoCompiler.
+    Raises: NoSuchKernel, BadLaunch for a template without arguments, CannotCheck for what is outside the subset (`REFUSED`) with its line, NoCompiler.
     """
     code = without_comments(text)
     refuse(text, code, file)
@@ -194,8 +194,8 @@ def _choose(code: str, kernel: str | None, file: str) -> tuple[Declared, str]:
         return declared, expression
     instantiated = re.search(rf"\btemplate\s+__global__[^;{{}}]*\b{declared.name}\s*(<[^;()]*>)\s*\(", code)
     if instantiated is None:
-        reason = f"name its arguments, for example --kernel '{declared.name}<256>'"
-        raise CannotCheck(file, declared.line, declared.name, f"the template {declared.name}", reason)
+        remedy = f"Instantiate it in the file, or name them: --kernel '{declared.name}<256>'."
+        raise BadLaunch(f"{file}:{declared.line}", f"the template {declared.name} has no arguments", remedy)
     return declared, declared.name + instantiated.group(1)
 
 

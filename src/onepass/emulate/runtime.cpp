@@ -32,8 +32,8 @@ struct Fiber {
 struct Shadow {
   uint32_t write_epoch, read_epoch;  // value of `epoch` then; 0 means never
   uint32_t write_warp_epoch, read_warp_epoch;
-  uint32_t write_pc, read_pc;  // in the module
-  uint16_t writer, reader;
+  uint32_t write_pc, read_pc, another_pc;  // in the module
+  uint16_t writer, reader, another;        // `another`: who has read it beside the first reader
   uint8_t readers;  // a Readers: who has read it since `read_epoch` began
 };
 
@@ -323,15 +323,19 @@ void note_read(Shadow& h, unsigned t, uint64_t pc) {
   const bool first = h.read_epoch < epoch;
   if (first || (h.readers != many_warps && h.reader / 32 == t / 32 && h.read_warp_epoch < now)) {
     h.readers = one_thread;
-    h.reader = uint16_t(t);
+    h.reader = h.another = uint16_t(t);
+    h.read_pc = h.another_pc = uint32_t(pc - module_low);
   } else if (h.reader / 32 != t / 32) {
     h.readers = many_warps;
   } else if (h.reader != t && h.readers == one_thread) {
     h.readers = one_warp;
   }
+  if (h.reader != t) {
+    h.another = uint16_t(t);
+    h.another_pc = uint32_t(pc - module_low);
+  }
   h.read_epoch = epoch;
   h.read_warp_epoch = now;
-  h.read_pc = uint32_t(pc - module_low);
 }
 
 bool readers_done(const Shadow& h, unsigned t) {
@@ -354,7 +358,10 @@ void check_shared(Shared& s, uintptr_t address, uint64_t bytes, bool write, int 
       note_read(h, t, pc);
       continue;
     }
-    if (path != atomic_path && !readers_done(h, t)) note(shared_race, address + i, bytes, pc, h.reader, h.read_pc);
+    if (path != atomic_path && !readers_done(h, t)) {
+      const bool own = h.reader == t;
+      note(shared_race, address + i, bytes, pc, own ? h.another : h.reader, own ? h.another_pc : h.read_pc);
+    }
     h.write_epoch = epoch;
     h.write_warp_epoch = warp_epoch[t / 32];
     h.write_pc = uint32_t(pc - module_low);
