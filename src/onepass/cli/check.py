@@ -23,14 +23,21 @@ SCHEMA = "onepass.check/1"
 
 def check(
     file: Annotated[Path, typer.Argument(metavar="KERNEL.cu", help="A CUDA C++ file.")],
-    kernel: Annotated[str | None, typer.Option(help="Which kernel, with template arguments: 'sum<256>'.")] = None,
-    grid: Annotated[str | None, typer.Option(help="Blocks: N or (x,y,z); names of --args may be used.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Which kernel, with template arguments: 'sum<256>'.")
+    ] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="Blocks: N or (x,y,z); names of --args may be used.")
+    ] = None,
     block: Annotated[str | None, typer.Option(help="Threads a block: N or (x,y,z).")] = None,
     shared: Annotated[str | None, typer.Option(help="Bytes of extern __shared__ memory.")] = None,
     args: Annotated[
         str, typer.Option(help="NAME=VALUE pairs for the kernel's parameters: 'n=1000 x=randn(n) y=out(n)'.")
     ] = "",
     ref: Annotated[str | None, typer.Option(metavar="FILE.py:NAME", help="Computes what is right.")] = None,
+    define: Annotated[
+        list[str] | None, typer.Option("--define", "-D", metavar="NAME=VALUE", help="A macro.")
+    ] = None,
     case: Annotated[str | None, typer.Option(help="One case of the file alone.")] = None,
     seed: Annotated[int, typer.Option(help="Of random buffers.", min=0)] = 0,
     orders: Annotated[int, typer.Option(help="How many orders of blocks and lanes to try.", min=1)] = 4,
@@ -44,7 +51,13 @@ def check(
     output = Output.open(json)
     with output.foreign_prints():
         reports, built = _reports(
-            file, {"kernel": kernel, "grid": grid, "block": block, "shared": shared, "ref": ref}, args, case, seed, orders
+            file,
+            {"kernel": kernel, "grid": grid, "block": block, "shared": shared, "ref": ref},
+            args,
+            define or [],
+            case,
+            seed,
+            orders,
         )
     output.text(_text(file, reports))
     output.document(_document(file, reports, built))
@@ -52,7 +65,13 @@ def check(
 
 
 def _reports(
-    file: Path, options: dict[str, str | None], args: str, only: str | None, seed: int, orders: int
+    file: Path,
+    options: dict[str, str | None],
+    args: str,
+    define: Sequence[str],
+    only: str | None,
+    seed: int,
+    orders: int,
 ) -> tuple[list[CheckReport], HandwrittenKernel]:
     from onepass.emulate import compile_handwritten
     from onepass.insight import check as checker
@@ -61,7 +80,7 @@ def _reports(
     text = _read(file)
     pairs = pairs_of(args, str(file)) | {n: v for n, v in options.items() if v is not None}
     cases = [c.changed(pairs) for c in _chosen(cases_of(text, str(file)), only, file)]
-    built = compile_handwritten(text, cases[0].pairs.get("kernel"), str(file))
+    built = compile_handwritten(text, cases[0].pairs.get("kernel"), str(file), defines=_macros(define))
     reports = []
     for c in cases:
         launch = launch_of(c, built.parameters, str(file), seed)
@@ -80,6 +99,10 @@ def _reports(
             )
         )
     return reports, built
+
+
+def _macros(define: Sequence[str]) -> dict[str, str]:
+    return {name: value or "1" for name, _, value in (d.partition("=") for d in define)}
 
 
 def _read(file: Path) -> str:
@@ -125,7 +148,10 @@ def _text(file: Path, reports: Sequence[CheckReport]) -> str:
 
 
 def _verdict(file: Path, reports: Sequence[CheckReport]) -> str:
-    kernel, tried = reports[0].kernel, f"{len(reports)} case{'s' * (len(reports) > 1)}, {reports[0].orders} orders each"
+    kernel, tried = (
+        reports[0].kernel,
+        f"{len(reports)} case{'s' * (len(reports) > 1)}, {reports[0].orders} orders each",
+    )
     failing = [r for r in reports if not r.clean]
     compared = "" if reports[0].compared else " No reference was given: results were not compared."
     if not failing:
@@ -149,7 +175,10 @@ def _fault_text(file: Path, fault: Fault) -> list[str]:
     who = f", block {fault.block} thread {fault.thread}" if fault.block else ""
     lines = [f"{fault.kind} at {place}{who}"]
     lines += [f"  {fault.line:5d} | {fault.text}"] if fault.line else []
-    lines += [f"  {fault.other_line:5d} | {fault.other_text}   (the other thread)"] if fault.other_line else []
+    lines += [f"  {number:5d} | {text}   (called from here)" for number, text in fault.callers]
+    lines += (
+        [f"  {fault.other_line:5d} | {fault.other_text}   (the other thread)"] if fault.other_line else []
+    )
     lines += [f"  {fault.detail}"] if fault.detail else []
     return [*lines, f"  advice: {fault.advice}"]
 
@@ -158,13 +187,17 @@ def _counts_text(report: CheckReport) -> list[str]:
     from onepass.insight.check import executed
 
     counts = executed(report.counts)
-    lines = [f"executed: {counts['barriers_per_block']:g} barriers a block, {counts['warp_collectives']} warp collectives"]
+    lines = [
+        f"executed: {counts['barriers_per_block']:g} barriers a block, {counts['warp_collectives']} warp collectives"
+    ]
     for m in counts["memory"]:
         lines.append(
             f"  {m['space']} {m['direction']}, {m['width_bytes']} B a thread: {m['warp_instructions']} warp instructions, "
             f"{m['thread_accesses']} accesses"
         )
-    lines += [f"  {b['name']}: {b['read_bytes']} B read, {b['written_bytes']} B written" for b in counts["buffers"]]
+    lines += [
+        f"  {b['name']}: {b['read_bytes']} B read, {b['written_bytes']} B written" for b in counts["buffers"]
+    ]
     return lines
 
 

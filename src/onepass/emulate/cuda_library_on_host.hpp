@@ -36,28 +36,28 @@ template <bool brain>
 struct onepass_narrow {
   unsigned short bits;
   onepass_narrow() = default;
-  ONEPASS_INLINE onepass_narrow(float v) : bits((unsigned short)(brain ? onepass_bf16_bits(v) : onepass_f16_bits(v))) {}
-  ONEPASS_INLINE onepass_narrow(double v) : onepass_narrow(float(v)) {}
-  ONEPASS_INLINE onepass_narrow(int v) : onepass_narrow(float(v)) {}
-  ONEPASS_INLINE onepass_narrow(unsigned v) : onepass_narrow(float(v)) {}
-  ONEPASS_INLINE operator float() const {
+  ONEPASS_MEMBER onepass_narrow(float v) : bits((unsigned short)(brain ? onepass_bf16_bits(v) : onepass_f16_bits(v))) {}
+  ONEPASS_MEMBER onepass_narrow(double v) : onepass_narrow(float(v)) {}
+  ONEPASS_MEMBER onepass_narrow(int v) : onepass_narrow(float(v)) {}
+  ONEPASS_MEMBER onepass_narrow(unsigned v) : onepass_narrow(float(v)) {}
+  ONEPASS_MEMBER operator float() const {
     return brain ? __uint_as_float(unsigned(bits) << 16) : onepass_f16_value(bits);
   }
-  friend ONEPASS_INLINE onepass_narrow operator+(onepass_narrow a, onepass_narrow b) { return float(a) + float(b); }
-  friend ONEPASS_INLINE onepass_narrow operator-(onepass_narrow a, onepass_narrow b) { return float(a) - float(b); }
-  friend ONEPASS_INLINE onepass_narrow operator*(onepass_narrow a, onepass_narrow b) { return float(a) * float(b); }
-  friend ONEPASS_INLINE onepass_narrow operator/(onepass_narrow a, onepass_narrow b) { return float(a) / float(b); }
-  friend ONEPASS_INLINE onepass_narrow operator-(onepass_narrow a) { return -float(a); }
-  friend ONEPASS_INLINE bool operator<(onepass_narrow a, onepass_narrow b) { return float(a) < float(b); }
-  friend ONEPASS_INLINE bool operator>(onepass_narrow a, onepass_narrow b) { return float(a) > float(b); }
-  friend ONEPASS_INLINE bool operator<=(onepass_narrow a, onepass_narrow b) { return float(a) <= float(b); }
-  friend ONEPASS_INLINE bool operator>=(onepass_narrow a, onepass_narrow b) { return float(a) >= float(b); }
-  friend ONEPASS_INLINE bool operator==(onepass_narrow a, onepass_narrow b) { return float(a) == float(b); }
-  friend ONEPASS_INLINE bool operator!=(onepass_narrow a, onepass_narrow b) { return float(a) != float(b); }
-  ONEPASS_INLINE onepass_narrow& operator+=(onepass_narrow b) { return *this = *this + b; }
-  ONEPASS_INLINE onepass_narrow& operator-=(onepass_narrow b) { return *this = *this - b; }
-  ONEPASS_INLINE onepass_narrow& operator*=(onepass_narrow b) { return *this = *this * b; }
-  ONEPASS_INLINE onepass_narrow& operator/=(onepass_narrow b) { return *this = *this / b; }
+  friend ONEPASS_MEMBER onepass_narrow operator+(onepass_narrow a, onepass_narrow b) { return float(a) + float(b); }
+  friend ONEPASS_MEMBER onepass_narrow operator-(onepass_narrow a, onepass_narrow b) { return float(a) - float(b); }
+  friend ONEPASS_MEMBER onepass_narrow operator*(onepass_narrow a, onepass_narrow b) { return float(a) * float(b); }
+  friend ONEPASS_MEMBER onepass_narrow operator/(onepass_narrow a, onepass_narrow b) { return float(a) / float(b); }
+  friend ONEPASS_MEMBER onepass_narrow operator-(onepass_narrow a) { return -float(a); }
+  friend ONEPASS_MEMBER bool operator<(onepass_narrow a, onepass_narrow b) { return float(a) < float(b); }
+  friend ONEPASS_MEMBER bool operator>(onepass_narrow a, onepass_narrow b) { return float(a) > float(b); }
+  friend ONEPASS_MEMBER bool operator<=(onepass_narrow a, onepass_narrow b) { return float(a) <= float(b); }
+  friend ONEPASS_MEMBER bool operator>=(onepass_narrow a, onepass_narrow b) { return float(a) >= float(b); }
+  friend ONEPASS_MEMBER bool operator==(onepass_narrow a, onepass_narrow b) { return float(a) == float(b); }
+  friend ONEPASS_MEMBER bool operator!=(onepass_narrow a, onepass_narrow b) { return float(a) != float(b); }
+  ONEPASS_MEMBER onepass_narrow& operator+=(onepass_narrow b) { return *this = *this + b; }
+  ONEPASS_MEMBER onepass_narrow& operator-=(onepass_narrow b) { return *this = *this - b; }
+  ONEPASS_MEMBER onepass_narrow& operator*=(onepass_narrow b) { return *this = *this * b; }
+  ONEPASS_MEMBER onepass_narrow& operator/=(onepass_narrow b) { return *this = *this / b; }
 };
 template <bool brain>
 struct alignas(4) onepass_narrow2 {
@@ -337,10 +337,13 @@ constexpr OnepassParameter onepass_parameter() {
   return {std::is_pointer<P>::value, std::is_const<Pointee>::value,
           std::is_void<Whole>::value ? element_other : onepass_element<Element>(), sizeof(Element), sizeof(P)};
 }
-template <class... P>
+// Of a count and not of types: a type of the kernel's own would hide the variable from the launcher.
+template <unsigned count_>
 struct OnepassParameters {
-  uint64_t count = sizeof...(P);
-  OnepassParameter each[sizeof...(P) + 1] = {onepass_parameter<P>()..., OnepassParameter{}};
+  uint64_t count;
+  OnepassParameter each[count_ + 1];
 };
 template <class... P>
-constexpr OnepassParameters<P...> onepass_parameters(void (*)(P...)) { return {}; }
+constexpr OnepassParameters<sizeof...(P)> onepass_parameters(void (*)(P...)) {
+  return {sizeof...(P), {onepass_parameter<P>()..., OnepassParameter{}}};
+}

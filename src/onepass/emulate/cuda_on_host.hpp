@@ -24,7 +24,7 @@ extern const Index3 onepass_thread, onepass_block, onepass_block_size, onepass_g
 #define gridDim onepass_grid_size
 constexpr int warpSize = 32;
 
-#define ONEPASS_INLINE inline __attribute__((always_inline))
+#define ONEPASS_MEMBER inline __attribute__((always_inline))
 #define ONEPASS_HOST static inline __attribute__((always_inline, unused))
 #define ONEPASS_SITE uint64_t site = __builtin_LINE()
 

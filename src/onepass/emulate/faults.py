@@ -34,7 +34,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ),
     ("out-of-bounds", "the index lies past the array's declared length"),
 )
-UNDEFINED_LANE = 13
+UNDEFINED_LANE, INDEX_PAST_ARRAY = 13, 14
 
 # Those that say where the second thread was: its access of a race, or the collective it waits in.
 OF_TWO = frozenset({"shared-race", "barrier-divergence", "missing-lane", "warp-divergence"})

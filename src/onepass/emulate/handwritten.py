@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from onepass.emulate.compile import build, scratch_folder
 from onepass.emulate.launch import EmulatedKernel, KernelSource
@@ -40,15 +41,15 @@ REFUSED: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 
 # Headers that a kernel may include: these are read, …
-_STANDARD = frozenset(
-    "cfloat climits cstdint cstddef limits type_traits utility float.h limits.h stdint.h stddef.h".split()
+_STANDARD = re.compile(
+    r"cfloat|climits|cstdint|cstddef|limits|type_traits|utility|(?:float|limits|stdint|stddef)\.h"
 )
 # … and what these declare is in cuda_library_on_host.hpp, or is for the host functions, which are left out.
-_KNOWN = frozenset(
-    "cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h cuda_fp16.h cuda_fp16.hpp cuda_bf16.h "
-    "cuda_bf16.hpp vector_types.h vector_functions.h math_constants.h device_functions.h sm_20_intrinsics.h math.h cmath "
-    "assert.h cassert stdio.h cstdio stdlib.h cstdlib iostream vector string string.h cstring algorithm random chrono "
-    "iomanip sstream fstream numeric functional memory cassert math_functions.h".split()
+_KNOWN = re.compile(
+    r"(?:cuda|cuda_runtime|cuda_runtime_api|device_launch_parameters|device_functions|vector_types|vector_functions"
+    r"|math_constants|math_functions|math|assert|stdio|stdlib|string)\.h|cuda_(?:fp16|bf16)\.(?:h|hpp)"
+    r"|cmath|cassert|cstdio|cstdlib|cstring|iostream|vector|string|algorithm|random|chrono|iomanip|sstream|fstream"
+    r"|numeric|functional|memory"
 )
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"]+)[>\"].*$", re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\n)*.*$", re.MULTILINE)
@@ -87,6 +88,7 @@ class Declared:
 
     name: str
     parameters: tuple[str, ...]  # names
+    kinds: tuple[str, ...]  # the type's last word: a struct's name where a struct is passed by value
     line: int
     template: bool
 
@@ -106,25 +108,28 @@ def compile_handwritten(
     file: str = "kernel.cu",
     arch: int = 90,
     cache_dir: Path | str | None = None,
+    defines: Mapping[str, str] = MappingProxyType({}),
 ) -> HandwrittenKernel:
     """Compile one kernel of a CUDA C++ file for the CPU.
 
     `kernel` names it, with its template arguments if it has some (`k<256>`); left out, the file has one alone.
-    Functions of the host are left out. `file` is what messages call it.
+    Functions of the host are left out. `file` is what messages call it; `defines` are macros, as by -D. A struct passed by
+    value counts as its fields, each a pointer or a number.
 
-    Raises: NoSuchKernel, BadLaunch for a template without arguments, CannotCheck for what is outside the subset (`REFUSED`) with its line, NoCompiler.
+    Raises: NoSuchKernel, BadLaunch for a template without arguments, CannotCheck with the line of what is outside the
+    subset (`REFUSED`), NoCompiler.
     """
     code = without_comments(text)
     refuse(text, code, file)
     declared, expression = _choose(code, kernel, file)
     own = KernelSource(declared.name, text)
-    unit = _translation_unit(text, code, declared.name, expression, file, arch)
+    unit = _translation_unit(text, code, declared.name, expression, arch, defines)
     try:
         path = build([own], unit, _FLAGS, scratch_folder(cache_dir))
     except CompileError as error:
         raise _not_compiled(error, file) from error
     emulated = EmulatedKernel(path, own, 0)
-    return HandwrittenKernel(declared, _parameters(emulated, declared), emulated)
+    return HandwrittenKernel(declared, tuple(_parameters(emulated, declared, code)), emulated)
 
 
 def without_comments(text: str) -> str:
@@ -134,16 +139,21 @@ def without_comments(text: str) -> str:
 
 def refuse(text: str, code: str, file: str) -> None:
     """Raise CannotCheck at the first construct that the emulator does not know."""
-    device = _without_host_functions(code, code)
-    hits = [
-        (m.start(), construct, why) for p, construct, why in REFUSED for m in [re.search(p, device)] if m
-    ]
+    device = _without_device_only(_without_host_functions(code, code))
+    hits = [(m.start(), construct, why) for p, construct, why in REFUSED for m in [re.search(p, device)] if m]
     launch = re.search(r"<<<", device)
     if launch:
-        hits.append((launch.start(), "dynamic parallelism (<<<…>>> in a kernel)", "kernels start no kernels here"))
+        hits.append(
+            (launch.start(), "dynamic parallelism (<<<…>>> in a kernel)", "kernels start no kernels here")
+        )
     for m in _INCLUDE.finditer(text):
-        if m.group(2) not in _STANDARD | _KNOWN and code[m.start() : m.end()].strip():
-            hits.append((m.start(), f'#include "{m.group(2)}"', "only the file itself is compiled: paste it in"))
+        if (
+            not (_STANDARD.fullmatch(m.group(2)) or _KNOWN.fullmatch(m.group(2)))
+            and code[m.start() : m.end()].strip()
+        ):
+            hits.append(
+                (m.start(), f'#include "{m.group(2)}"', "only the file itself is compiled: paste it in")
+            )
     if hits:
         at, construct, why = min(hits)
         line = text.count("\n", 0, at) + 1
@@ -163,11 +173,14 @@ def _declared(code: str, at: int) -> tuple[Declared, bool] | None:
         closing = _matching(code, opening)
         if m.group(1) in _BEFORE_NAME or opening < _end_of_skipped(code, at):
             continue
-        names = tuple(_parameter_name(p) for p in _split(code[opening + 1 : closing]))
+        words = [_words(p) for p in _split(code[opening + 1 : closing])]
+        names, kinds = tuple(w[-1] for w in words), tuple(w[-2] for w in words)
         head = code[: at - len("__global__")].rstrip()
         line = code.count("\n", 0, at + m.start()) + 1
         is_template = bool(re.search(r"template\s*<[^;{}]*>\s*(?:static\s*|inline\s*|extern\s*)*$", head))
-        return Declared(m.group(1), names, line, is_template), code[closing + 1 :].lstrip().startswith("{")
+        return Declared(m.group(1), names, kinds, line, is_template), code[closing + 1 :].lstrip().startswith(
+            "{"
+        )
     return None
 
 
@@ -199,19 +212,22 @@ def _choose(code: str, kernel: str | None, file: str) -> tuple[Declared, str]:
     return declared, declared.name + instantiated.group(1)
 
 
-def _translation_unit(text: str, code: str, name: str, expression: str, file: str, arch: int) -> str:
+def _translation_unit(
+    text: str, code: str, name: str, expression: str, arch: int, defines: Mapping[str, str]
+) -> str:
     """The file's device code between CUDA's names and a way in; every line keeps its number."""
-    standard = dict.fromkeys(m.group(2) for m in _INCLUDE.finditer(text) if m.group(2) in _STANDARD)
+    standard = dict.fromkeys(m.group(2) for m in _INCLUDE.finditer(text) if _STANDARD.fullmatch(m.group(2)))
     own = _INCLUDE.sub("", _without_host_functions(code, text))
     own = _EXTERN_SHARED.sub(_dynamic_shared, own)
     includes = "".join(f"#include <{header}>\n" for header in standard)
+    macros = "".join(f"#define {n} {v}\n" for n, v in defines.items())
     return f"""\
 {includes}#include "cuda_on_host.hpp"
 #include "ptx_on_host.hpp"
 #include "cuda_library_on_host.hpp"
 #define __CUDA_ARCH__ {arch * 10}
 #define __shared__ static __thread
-namespace {{
+{macros}namespace {{
 #line 1 "0_{name}.cu"
 {own}
 #line 1 "entry"
@@ -220,7 +236,8 @@ void onepass_entry(const void* args) {{ onepass_call({expression}, args); }}
 #define ONEPASS_VISIBLE extern "C" __attribute__((visibility("default")))
 ONEPASS_VISIBLE OnepassKernel onepass_kernel_0;
 OnepassKernel onepass_kernel_0 = {{onepass_entry, nullptr, nullptr}};
-__attribute__((visibility("default"), used)) auto onepass_known __asm__("onepass_parameters_0") = onepass_parameters({expression});
+__attribute__((visibility("default"), used)) auto onepass_known __asm__("onepass_parameters_0")
+    = onepass_parameters({expression});
 """
 
 
@@ -229,7 +246,9 @@ def _dynamic_shared(declaration: re.Match[str]) -> str:
     qualifiers, kind, name = declaration.groups()
     pointee = re.sub(r"__align__\s*\(\w+\)|alignas\s*\(\w+\)", "", f"{qualifiers} {kind}").strip()
     lines = "\n" * declaration.group().count("\n")
-    return f"{' '.join(pointee.split())}* const {name} = onepass_dynamic<{' '.join(pointee.split())}>();{lines}"
+    return (
+        f"{' '.join(pointee.split())}* const {name} = onepass_dynamic<{' '.join(pointee.split())}>();{lines}"
+    )
 
 
 def _not_compiled(error: CompileError, file: str) -> CannotCheck:
@@ -243,14 +262,51 @@ def _not_compiled(error: CompileError, file: str) -> CannotCheck:
     return CannotCheck(file, number, shown, "this does not compile for the CPU", what)
 
 
-def _parameters(emulated: EmulatedKernel, declared: Declared) -> tuple[Parameter, ...]:
-    raw = emulated.parameters()
-    return tuple(
-        Parameter(
-            name, bool(p[0]), bool(p[1]), _ELEMENTS[p[2]], p[3], p[4]
-        )
-        for name, p in zip(declared.parameters, raw, strict=True)
-    )
+def _parameters(emulated: EmulatedKernel, declared: Declared, code: str) -> Iterator[Parameter]:
+    for name, kind, raw in zip(declared.parameters, declared.kinds, emulated.parameters(), strict=True):
+        pointer, read_only, element, element_bytes, nbytes = raw
+        if pointer or _ELEMENTS[element] != "other":
+            yield Parameter(name, bool(pointer), bool(read_only), _ELEMENTS[element], element_bytes, nbytes)
+        else:
+            yield from _fields(code, kind)
+
+
+# C types of a struct's fields, by the names that kernels and the prelude give them: element and bytes.
+_FIELD_TYPES: dict[str, tuple[str, int]] = {
+    "float": ("float", 4),
+    "double": ("float", 8),
+    "int": ("signed", 4),
+    "i32": ("signed", 4),
+    "unsigned": ("unsigned", 4),
+    "u32": ("unsigned", 4),
+    "long long": ("signed", 8),
+    "i64": ("signed", 8),
+    "u64": ("unsigned", 8),
+    "size_t": ("unsigned", 8),
+    "f16": ("half", 2),
+    "__half": ("half", 2),
+    "half": ("half", 2),
+    "bf16": ("bf16", 2),
+    "__nv_bfloat16": ("bf16", 2),
+    "i16": ("signed", 2),
+    "i8": ("signed", 1),
+    "u8": ("unsigned", 1),
+    "bool": ("bool", 1),
+}
+_FIELD = re.compile(r"\s*(const\s+)?([\w ]+?)\s*(\*?)\s*(?:__restrict__\s*)?(\w+)\s*$")
+
+
+def _fields(code: str, kind: str) -> Iterator[Parameter]:
+    """The fields of a struct that a kernel takes by value; the last is named "" if the text does not give them."""
+    body = re.search(rf"\bstruct\s+{re.escape(kind)}\s*{{([^{{}}]*)}}", code)
+    for declaration in (body.group(1) if body else "?;").split(";")[:-1]:
+        m = _FIELD.match(declaration)
+        if m is None or m.group(2) not in _FIELD_TYPES:
+            yield Parameter(kind, False, False, "other", 0, 0)
+            return
+        element, nbytes = _FIELD_TYPES[m.group(2)]
+        pointer = bool(m.group(3))
+        yield Parameter(m.group(4), pointer, bool(m.group(1)), element, nbytes, 8 if pointer else nbytes)
 
 
 # Reading C++ as far as needed
@@ -283,13 +339,16 @@ def _split(parameters: str) -> Iterator[str]:
         yield parameters[start:]
 
 
-def _parameter_name(parameter: str) -> str:
-    words: Sequence[str] = re.findall(r"\w+", parameter.partition("=")[0].partition("[")[0])
-    return words[-1] if words else ""
+def _words(parameter: str) -> list[str]:
+    """The words of a parameter, two at least; the last is its name."""
+    words = re.findall(r"\w+", parameter.partition("=")[0].partition("[")[0])
+    return ["", "", *words]
 
 
 def _host_functions(code: str) -> Iterator[tuple[int, int]]:
     """Begin and end of each function that runs on the host: kernels can't call it, and it may use what is not here."""
+    macros = re.findall(r"#[ \t]*define[ \t]+(\w+)[^\n]*\b__(?:device|global)__", code)
+    of_device = re.compile(rf"\b(?:{'|'.join(['__global__', '__device__', 'constexpr', *macros])})\b")
     at, start = 0, 0
     while at < len(code):
         if code[at] in ";}":
@@ -300,7 +359,7 @@ def _host_functions(code: str) -> Iterator[tuple[int, int]]:
                 start = at + 1
             else:
                 end = _matching(code, at)
-                if _of_host(head):
+                if _is_function(head) and not of_device.search(head):
                     yield start, end + 1
                 at, start = end, end + 1
         at += 1
@@ -313,9 +372,23 @@ def _without_host_functions(code: str, text: str) -> str:
     return text
 
 
-def _of_host(head: str) -> bool:
-    function = "(" in head and not re.search(r"\b(?:struct|class|union|enum)\b[^()]*$|=\s*$|\boperator\b", head)
-    return function and not re.search(r"\b(?:__global__|__device__|constexpr)\b", head)
+def _without_device_only(code: str) -> str:
+    """Without what `#ifndef ONEPASS_ON_HOST` holds: the prelude of generated kernels keeps its PTX there."""
+    lines, depth, inside = code.split("\n"), 0, 0  # inside: the depth of the #ifndef that is open
+    for i, line in enumerate(lines):
+        depth += bool(re.match(r"\s*#\s*if", line))
+        if not inside and re.match(r"\s*#\s*ifndef\s+ONEPASS_ON_HOST\b", line):
+            inside = depth
+        if inside:
+            lines[i] = " " * len(line)
+            ends = r"\s*#\s*(?:endif|else|elif)" if depth == inside else r"(?!)"
+            inside = 0 if re.match(ends, line) else inside
+        depth -= bool(re.match(r"\s*#\s*endif", line))
+    return "\n".join(lines)
+
+
+def _is_function(head: str) -> bool:
+    return "(" in head and not re.search(r"\b(?:struct|class|union|enum)\b[^()]*$|=\s*$|\boperator\b", head)
 
 
 def _blank_but_directives(text: str) -> str:

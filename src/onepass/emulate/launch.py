@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from onepass.emulate.faults import KINDS, OF_MEMORY, OF_TWO, UNDEFINED_LANE
+from onepass.emulate.faults import INDEX_PAST_ARRAY, KINDS, OF_MEMORY, OF_TWO, UNDEFINED_LANE
 from onepass.errors import KernelFault
 
 Grid = tuple[int, ...] | int
@@ -318,15 +318,14 @@ class EmulatedKernel:
 
     def _explain(self, fault: _Fault, items: Sequence[Buffer]) -> KernelFault:
         kind, hint = KINDS[fault.kind]
-        of_memory = fault.kind in OF_MEMORY
         return KernelFault(
             kind=kind,
             kernel=self.name,
             block=(fault.block.x, fault.block.y, fault.block.z),
             thread=(fault.thread.x, fault.thread.y, fault.thread.z),
-            address=fault.address if of_memory else None,
+            address=fault.address if fault.kind in OF_MEMORY else None,
             nbytes=fault.bytes,
-            buffer=_where(fault, items) if of_memory else None,
+            buffer=_place(fault, items),
             other=fault.other if kind in OF_TWO and fault.other >= 0 else None,
             lines=self.lines([fault.pc])[0],
             hint=hint,
@@ -365,10 +364,16 @@ def _site(site: _Site) -> MemorySite:
     )
 
 
+def _place(fault: _Fault, items: Sequence[Buffer]) -> str | None:
+    if fault.kind in OF_MEMORY:
+        return _where(fault, items)
+    return f"index {fault.other}" if fault.kind == INDEX_PAST_ARRAY else None
+
+
 def _where(fault: _Fault, items: Sequence[Buffer]) -> str:
     address = int(fault.address)
     if fault.other == -2:
-        return "past the launch's shared memory"
+        return "outside the block's shared memory"
     if KINDS[fault.kind][0] in ("unwritten-shared", "shared-race"):
         return "shared memory"
 

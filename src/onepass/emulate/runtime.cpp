@@ -431,6 +431,12 @@ void count(Region* r, uint64_t address, uint64_t bytes, bool write, int path, ui
   count_site(pc, bytes, global_space, write, path);
 }
 
+bool just_past_shared(uintptr_t address) {
+  for (const Shared& s : shared)
+    if (s.bytes && address + 4096 >= s.begin && address < s.begin + s.bytes + 4096) return true;
+  return false;
+}
+
 void access(uintptr_t address, uint64_t bytes, bool write, bool aligned, int path, uint64_t pc) {
   if (address - stack_low < stack_bytes) return;
   if (++accesses > launch->max_accesses) stop(too_many_accesses, address, bytes, pc, 0);
@@ -446,7 +452,7 @@ void access(uintptr_t address, uint64_t bytes, bool write, bool aligned, int pat
   const uintptr_t dynamic = reinterpret_cast<uintptr_t>(onepass_dynamic_shared);
   const bool past_shared = address - dynamic < sizeof onepass_dynamic_shared;
   if (!past_shared && address >= module_low && address + bytes <= module_high) return;  // __constant__ tables
-  stop(out_of_bounds, address, bytes, pc, past_shared ? -2 : -1);
+  stop(out_of_bounds, address, bytes, pc, past_shared || just_past_shared(address) ? -2 : -1);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ import inspect
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ class Fault:
     detail: str
     advice: str
     case: str = ""
+    callers: tuple[tuple[int, str], ...] = ()  # where the line's function was called from, innermost first
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -79,6 +81,7 @@ class Fault:
             "case": self.case,
             "line": self.line or None,
             "text": self.text,
+            "called_from": [{"line": n, "text": text} for n, text in self.callers],
             "other_line": self.other_line or None,
             "other_text": self.other_text,
             "block": self.block,
@@ -146,7 +149,8 @@ def executed(counts: LaunchReport) -> dict[str, Any]:
             for space, direction, width in kinds
         ],
         "buffers": [
-            {"name": b.name, "read_bytes": b.read_bytes, "written_bytes": b.written_bytes} for b in counts.buffers
+            {"name": b.name, "read_bytes": b.read_bytes, "written_bytes": b.written_bytes}
+            for b in counts.buffers
         ],
     }
 
@@ -166,17 +170,19 @@ def check_kernel(
     orders: Sequence[int] = ORDERS,
     rtol: float | None = None,
     cache_dir: str | None = None,
+    defines: Mapping[str, str] = MappingProxyType({}),
 ) -> CheckReport:
     """Run a kernel of a CUDA C++ text in the emulator and report its faults and executed counts.
 
     `arguments` holds a value by parameter name: a torch tensor or numpy array for a pointer, a number for a scalar.
-    Tensors are copied (to memory as aligned as theirs), never written. `expected` gives results by parameter name; `reference` computes them from the
-    arguments it names, as float64 tensors (`reference_results`). An element is wrong if it is further from its result
-    than rtol times the sum of its own and the buffer's mean magnitude; rtol is 1e-4 for fp32, 4 eps for 16 bits.
+    Tensors are copied (to memory as aligned as theirs), never written. `expected` gives results by parameter name;
+    `reference` computes them from the arguments it names, as float64 tensors (`reference_results`). An element is wrong
+    if it is further from its result than rtol times the sum of its own and the buffer's mean magnitude; rtol is 1e-4 for
+    fp32, 4 eps for 16 bits. `defines` are macros.
 
     Raises: BadLaunch, CannotCheck, NoSuchKernel, NoCompiler.
     """
-    built = compile_handwritten(text, kernel, file, cache_dir=cache_dir)
+    built = compile_handwritten(text, kernel, file, cache_dir=cache_dir, defines=defines)
     return check_built(
         built,
         arguments,
@@ -349,16 +355,24 @@ def _value(p: Parameter, value: Any, file: str) -> Any:
     tensor = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
     wanted = _DTYPES.get((p.element, p.element_bytes))
     if not isinstance(tensor, Tensor):
-        raise BadLaunch(file, f"{p.name} is a pointer and got {value!r}", "Give it a buffer: randn(n), zeros(n), out(n) …")
+        raise BadLaunch(
+            file, f"{p.name} is a pointer and got {value!r}", "Give it a buffer: randn(n), zeros(n), out(n) …"
+        )
     if wanted and tensor.dtype not in wanted:
-        raise BadLaunch(file, f"{p.name} points to {wanted[0]} and got {tensor.dtype}", "Give it a buffer of its type.")
+        raise BadLaunch(
+            file, f"{p.name} points to {wanted[0]} and got {tensor.dtype}", "Give it a buffer of its type."
+        )
     return tensor
 
 
 def _integer(p: Parameter, value: Any, file: str) -> int:
-    low, high = (0, 256**p.nbytes - 1) if p.element == "unsigned" else (-(256**p.nbytes) // 2, 256**p.nbytes // 2 - 1)
+    low, high = (
+        (0, 256**p.nbytes - 1) if p.element == "unsigned" else (-(256**p.nbytes) // 2, 256**p.nbytes // 2 - 1)
+    )
     if isinstance(value, Tensor | np.ndarray) or int(value) != value or not low <= value <= high:
-        raise BadLaunch(file, f"{p.name} is an integer of {p.nbytes} bytes and got {value!r}", "Give a number it holds.")
+        raise BadLaunch(
+            file, f"{p.name} is an integer of {p.nbytes} bytes and got {value!r}", "Give a number it holds."
+        )
     return int(value)
 
 
@@ -378,13 +392,16 @@ def _fault(fault: KernelFault) -> Fault:
         fault.thread,
         _detail(fault),
         fault.hint,
+        callers=tuple((n, t.strip()) for n, t in fault.lines[1:] if n != line),
     )
 
 
 def _detail(fault: KernelFault) -> str:
     parts = []
     if fault.address is not None:
-        parts.append(f"{fault.nbytes} bytes, {fault.buffer or 'in no buffer'}")
+        parts.append(f"{fault.nbytes} bytes")
+    if fault.buffer is not None:
+        parts.append(fault.buffer)
     if fault.other is not None:
         who = "lane" if fault.kind in ("missing-lane", "warp-divergence") else "thread"
         where = "and" if fault.kind == "shared-race" else "without"
@@ -425,7 +442,9 @@ def _wrong(
         for run in runs:
             problem = difference(run.outputs[name], torch.as_tensor(result), rtol)
             if problem:
-                yield _of_result(built, "wrong-result", f"{name}{problem}", "compare the formula, the last columns and eps")
+                yield _of_result(
+                    built, "wrong-result", f"{name}{problem}", "compare the formula, the last columns and eps"
+                )
                 break
 
 
@@ -477,20 +496,28 @@ def reference_results(
 ) -> dict[str, Tensor]:
     """What a reference makes of the arguments: it gets those it names, buffers of floats as float64.
 
-    It returns a tensor, a tuple of them in the order of the kernel's writable pointers, or a dict by parameter name.
+    `x` names the kernel's parameter x, or x_g as this project calls a pointer to global memory. It returns a tensor, a
+    tuple of them in the order of the kernel's writable pointers, or a dict by parameter name.
     """
-    names = list(inspect.signature(reference).parameters)
-    unknown = [n for n in names if n not in values]
+    asked = list(inspect.signature(reference).parameters)
+    names = {n: n if n in values else f"{n}_g" for n in asked}
+    unknown = [n for n, own in names.items() if own not in values]
     if unknown:
         raise BadLaunch(
             file,
             f"the reference takes {', '.join(unknown)}, which the kernel does not; it takes {', '.join(values)}",
             "Name the reference's parameters like the kernel's.",
         )
-    given = {n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in values.items()}
-    result = reference(**{n: given[n].clone() if isinstance(given[n], Tensor) else given[n] for n in names})
+    given = {
+        n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in values.items()
+    }
+    result = reference(**{n: _copied(given[own]) for n, own in names.items()})
     if isinstance(result, Mapping):
         return {n: torch.as_tensor(t) for n, t in result.items()}
     outputs = [p.name for p in parameters if p.pointer and not p.read_only]
     results = result if isinstance(result, tuple | list) else (result,)
     return {n: torch.as_tensor(t) for n, t in zip(outputs, results, strict=False)}
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

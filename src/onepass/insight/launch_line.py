@@ -97,7 +97,9 @@ def pairs_of(text: str, file: str) -> dict[str, str]:
     for word in filter(None, words):
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier() or not value:
-            raise BadLaunch(file, f"{word!r} is no pair of a name and a value", "Write NAME=VALUE, no space around the =.")
+            raise BadLaunch(
+                file, f"{word!r} is no pair of a name and a value", "Write NAME=VALUE, no space around the =."
+            )
         pairs[name] = value
     return pairs
 
@@ -118,7 +120,9 @@ def launch_of(case: Case, parameters: Sequence[Parameter], file: str, seed: int 
         known[name] = _evaluate(value, known, file, name)
         if isinstance(known[name], Fill):
             if name not in kinds:
-                raise BadLaunch(file, f"{name} is a buffer, and the kernel has no such parameter", _takes(parameters))
+                raise BadLaunch(
+                    file, f"{name} is a buffer, and the kernel has no such parameter", _takes(parameters)
+                )
             place, parameter = kinds[name]
             known[name] = _buffer(known[name], parameter, seed * 1000 + place, file)
     rtol = known.get("rtol")
@@ -258,8 +262,9 @@ def _out(*sizes: Any) -> Callable[[torch.Generator], Tensor]:
     return _full(*sizes, value=float("nan"))
 
 
-# Buffers, each of a shape: randn(8, 64, mean=0, std=1), rand(…, low=0, high=1), randint(…, low=0, high=N), full(…, value=V);
-# out is NaN (-1 for integers) so that what is never written shows. offset=N starts it N elements past 16 bytes.
+# Buffers, each of a shape: randn(8, 64, mean=0, std=1), rand(…, low=0, high=1), randint(…, low=0, high=N),
+# full(…, value=V); out is NaN (-1 for integers) so that what is never written shows. offset=N starts a buffer N elements
+# past 16 bytes.
 FILLS: dict[str, Callable[..., Callable[[torch.Generator], Tensor]]] = {
     "randn": _randn,
     "rand": _rand,
