@@ -50,7 +50,7 @@ def check(
     """
     output = Output.open(json)
     with output.foreign_prints():
-        reports, built = _reports(
+        reports = _reports(
             file,
             {"kernel": kernel, "grid": grid, "block": block, "shared": shared, "ref": ref},
             args,
@@ -60,7 +60,7 @@ def check(
             orders,
         )
     output.text(_text(file, reports))
-    output.document(_document(file, reports, built))
+    output.document(_document(file, reports))
     raise typer.Exit(EXIT_FINE if all(r.clean for r in reports) else EXIT_WORSE)
 
 
@@ -72,7 +72,7 @@ def _reports(
     only: str | None,
     seed: int,
     orders: int,
-) -> tuple[list[CheckReport], HandwrittenKernel]:
+) -> list[CheckReport]:
     from onepass.emulate import compile_handwritten
     from onepass.insight import check as checker
     from onepass.insight.launch_line import cases_of, launch_of, pairs_of
@@ -80,13 +80,16 @@ def _reports(
     text = _read(file)
     pairs = pairs_of(args, str(file)) | {n: v for n, v in options.items() if v is not None}
     cases = [c.changed(pairs) for c in _chosen(cases_of(text, str(file)), only, file)]
-    built = compile_handwritten(text, cases[0].pairs.get("kernel"), str(file), defines=_macros(define))
+    built: dict[str | None, HandwrittenKernel] = {}
+    for name in dict.fromkeys(c.pairs.get("kernel") for c in cases):
+        built[name] = compile_handwritten(text, name, str(file), defines=_macros(define))
     reports = []
     for c in cases:
-        launch = launch_of(c, built.parameters, str(file), seed)
+        kernel = built[c.pairs.get("kernel")]
+        launch = launch_of(c, kernel.parameters, str(file), seed)
         reports.append(
             checker.check_built(
-                built,
+                kernel,
                 launch.arguments,
                 launch.grid,
                 launch.block,
@@ -98,7 +101,7 @@ def _reports(
                 rtol=launch.rtol,
             )
         )
-    return reports, built
+    return reports
 
 
 def _macros(define: Sequence[str]) -> dict[str, str]:
@@ -201,11 +204,10 @@ def _counts_text(report: CheckReport) -> list[str]:
     return lines
 
 
-def _document(file: Path, reports: Sequence[CheckReport], built: HandwrittenKernel) -> dict[str, Any]:
+def _document(file: Path, reports: Sequence[CheckReport]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "file": str(file),
-        "kernel": built.declared.name,
         "clean": all(r.clean for r in reports),
         "cases": [r.to_dict() for r in reports],
     }

@@ -57,6 +57,7 @@ _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:
 _EXTERN_SHARED = re.compile(
     r"extern\s+((?:(?!__shared__)[^;{}])*?)__shared__\s+([^;\[]*?)(\w+)\s*\[\s*\]\s*;"
 )
+_VARIABLE = re.compile(r"\b__device__\s+(?!const\b|constexpr\b)[^;(){}=]*[=;]")
 _BEFORE_NAME = frozenset(("__launch_bounds__", "__align__", "__maxnreg__", "__block_size__", "__attribute__"))
 _ELEMENTS = ("other", "signed", "unsigned", "float", "half", "bf16", "bool")
 
@@ -100,6 +101,7 @@ class HandwrittenKernel:
     declared: Declared
     parameters: tuple[Parameter, ...]
     emulated: EmulatedKernel
+    variables: bool  # the file has __device__ variables, which outlive a launch
 
 
 def compile_handwritten(
@@ -129,7 +131,8 @@ def compile_handwritten(
     except CompileError as error:
         raise _not_compiled(error, file) from error
     emulated = EmulatedKernel(path, own, 0)
-    return HandwrittenKernel(declared, tuple(_parameters(emulated, declared, code)), emulated)
+    parameters = tuple(_parameters(emulated, declared, code))
+    return HandwrittenKernel(declared, parameters, emulated, bool(_VARIABLE.search(code)))
 
 
 def without_comments(text: str) -> str:
@@ -227,6 +230,7 @@ def _translation_unit(
 #include "cuda_library_on_host.hpp"
 #define __CUDA_ARCH__ {arch * 10}
 #define __shared__ static __thread
+#define __syncthreads() onepass_barrier(uint64_t(__COUNTER__) << 32 | __LINE__)
 {macros}namespace {{
 #line 1 "0_{name}.cu"
 {own}

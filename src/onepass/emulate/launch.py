@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -209,6 +211,7 @@ class EmulatedKernel:
     def __init__(self, path: Path, source: KernelSource, index: int) -> None:
         self.name = source.name
         self._path, self._source, self._file = path, source, source_file(source, index)
+        self._index = index
         self._library, self._lock = _open(path)
         self._kernel = _Kernel.in_dll(self._library, f"onepass_kernel_{index}")
 
@@ -216,6 +219,15 @@ class EmulatedKernel:
     def static_shared_bytes(self) -> int:
         """Bytes of `__shared__` arrays that the kernel uses."""
         return int(self._kernel.shared_end or 0) - int(self._kernel.shared_begin or 0)
+
+    def afresh(self) -> EmulatedKernel:
+        """The same kernel with its module's variables as they were compiled: loaded a second time, from a copy."""
+        with tempfile.TemporaryDirectory(prefix="onepass-emulate-") as folder:
+            copy = Path(folder) / self._path.name
+            shutil.copyfile(self._path, copy)
+            again = EmulatedKernel(copy, self._source, self._index)
+        again._path = self._path  # where line numbers are looked up later
+        return again
 
     def parameters(self) -> list[tuple[int, ...]]:
         """Of a hand-written kernel: each parameter as `OnepassParameter` in cuda_library_on_host.hpp."""

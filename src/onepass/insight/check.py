@@ -115,6 +115,7 @@ class CheckReport:
         """For JSON."""
         return {
             "case": self.case,
+            "kernel": self.kernel,
             "grid": list(self.grid),
             "block": list(self.block),
             "clean": self.clean,
@@ -299,7 +300,8 @@ class _Call:
             packed += struct.pack("Q", held.data_ptr())
             nbytes = held.numel() * held.element_size()
             buffers.append(Buffer(p.name, held.data_ptr(), nbytes, not p.read_only))
-        counts, faults = self.built.emulated.watch(
+        emulated = self.built.emulated.afresh() if self.built.variables else self.built.emulated
+        counts, faults = emulated.watch(
             self.grid,
             self.block,
             self.shared_bytes,

@@ -41,3 +41,16 @@ def compact(x):
 
 def last_block(x):
     return {"y": x.sum().reshape(1)}
+
+
+def total(x):
+    return x.sum().reshape(1)
+
+
+def half_polynomial(x):
+    return x * x / 2 + 1
+
+
+def warp_functions(x):
+    positive = (x > 0).sum()
+    return {"largest": x.max().reshape(1), "counts": torch.stack([positive] * 3 + [positive * 0])}
