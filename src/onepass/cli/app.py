@@ -14,6 +14,7 @@ from onepass.cli import (
     bench,
     cache,
     calibrate,
+    check,
     demo,
     devices,
     diff,
@@ -93,6 +94,7 @@ def _application() -> typer.Typer:
     application.command("export")(export.export)
     application.command("inspect")(inspect.inspect)
     application.command("diff")(diff.diff)
+    application.command("check")(check.check)
     application.command("doctor")(doctor.doctor)
     application.command("devices")(devices.devices)
     application.command("calibrate")(calibrate.calibrate)
