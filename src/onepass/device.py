@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from onepass.errors import NoSuchArchitecture, OnepassError
 
+
 @dataclass(frozen=True)
 class Device:
     """One machine to run on.

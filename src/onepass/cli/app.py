@@ -23,6 +23,7 @@ from onepass.cli import (
     export,
     inspect,
     occupancy,
+    profile,
     roofline,
 )
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
@@ -95,6 +96,7 @@ def _application() -> typer.Typer:
     application.command("inspect")(inspect.inspect)
     application.command("diff")(diff.diff)
     application.command("check")(check.check)
+    application.command("profile")(profile.profile)
     application.command("doctor")(doctor.doctor)
     application.command("devices")(devices.devices)
     application.command("calibrate")(calibrate.calibrate)
