@@ -72,9 +72,7 @@ def judge(
     reference, allowed = ladder.function(operator.name), ladder.function(f"{operator.name}_allowed")
     largest = 0.0
     for rows in _slabs(result.shape[0]):
-        wide = [
-            (inputs[n][rows] if e != "col" else inputs[n]).double() for n, e in operator.inputs.items()
-        ]
+        wide = [(inputs[n][rows] if e != "col" else inputs[n]).double() for n, e in operator.inputs.items()]
         error = (result[rows].double() - reference(*wide)).abs() / allowed(chain, *wide)
         largest = max(largest, float(error.nan_to_num(nan=float("inf")).max()))
     return largest
@@ -109,7 +107,9 @@ def run(
 def _launch_all(
     steps: Sequence[Step], inputs: Mapping[str, Tensor], made: Mapping[str, Tensor], order_seed: int
 ) -> list[LaunchReport]:
-    buffers = [_buffer(n, x, False) for n, x in inputs.items()] + [_buffer(n, x, True) for n, x in made.items()]
+    buffers = [_buffer(n, x, False) for n, x in inputs.items()] + [
+        _buffer(n, x, True) for n, x in made.items()
+    ]
     addresses = {b.name: b.address for b in buffers}
     return [
         _emulated(s).launch(s.grid, s.block, s.shared_bytes, s.packed(addresses), buffers, order_seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ from onepass.ir.cluster import Cluster, Program
 from onepass.ir.symbol import Poly
 from onepass.ladder.errors import BadLadder
 from onepass.ladder.rungs import Operator
-from onepass.plan.choose import candidates, kernel_name
+from onepass.plan.choose import Candidate, candidates, kernel_name
 from onepass.plan.merge import merge
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.spaces import lay_out
@@ -55,18 +55,25 @@ def generate(
     found = layout if isinstance(layout, str) else candidates(cluster, layout, device)
     if isinstance(found, str):
         raise BadLadder(operator.name, f"no schedule takes it: {found}")
-    for kernel, schedule in found:
-        if not isinstance(schedule, RowSchedule):
-            raise BadLadder(operator.name, "its schedule is not one that holds rows")
-        source = emit(kernel, schedule, kernel_name(schedule, cluster))
-        if binary(source, device.arch).resources.spill_bytes == 0:
-            break
+    source, schedule = _leanest(cluster, found, device)
     given = dict(zip(program.inputs, operator.inputs, strict=True))
     (output,) = operator.outputs
     arguments = tuple(_argument(f, given, output) for f in source.block)
     chain = schedule.steps * schedule.width + math.log2(schedule.lanes)
     grid = -(-rows // schedule.groups)
     return Generated(source, grid, schedule.threads, schedule.shared_bytes, arguments, chain)
+
+
+def _leanest(cluster: Cluster, found: Sequence[Candidate], device: Device) -> tuple[Source, RowSchedule]:
+    """The first candidate that does not spill, or the last there is."""
+    rows = [(kernel, s) for kernel, s in found if isinstance(s, RowSchedule)]
+    if not rows:
+        raise BadLadder(", ".join(cluster.origins), "none of its schedules holds rows")
+    for kernel, schedule in rows:
+        source = emit(kernel, schedule, kernel_name(schedule, cluster))
+        if binary(source, device.arch).resources.spill_bytes == 0:
+            break
+    return source, schedule
 
 
 def _argument(f: Field, given: dict[str, str], output: str) -> str | int:

@@ -65,3 +65,14 @@ def occupied(machine: Machine, registers: int, threads: int, shared_bytes: int) 
     warp = occupancy(registers, threads, shared_bytes, device)
     blocks = round(warp * device.threads / WARP) // -(-threads // WARP)
     return Occupied(blocks, blocks * threads / device.threads, warp)
+
+
+def present() -> Machine | None:
+    """The GPU that is here, if there is one and the table knows it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    name = torch.cuda.get_device_name()
+    found = next((d for d in KNOWN if d.name == name), None)
+    return Machine(found, *_DATASHEET[name]) if found else None

@@ -94,7 +94,9 @@ class Rung:
     atomics: str = "0"  # additions to global memory
     waits: str = "1"  # times a row waits for memory, one after the other
     sizes: Mapping[str, str] = field(default_factory=dict)
-    scratch: Mapping[str, str] = field(default_factory=dict)  # tensors between kernels: floats, as expressions
+    scratch: Mapping[str, str] = field(
+        default_factory=dict
+    )  # tensors between kernels: floats, as expressions
     launches: tuple[Launch, ...] = ()
     changed_zh: str = ""
     because_zh: str = ""
@@ -218,7 +220,9 @@ def _check(ladder: Ladder) -> None:
         tensors = {*operator.inputs, *operator.outputs, *rung.scratch}
         for launch in rung.launches:
             if unknown := [a for a in launch.arguments if a not in tensors]:
-                raise ValueError(f"rung {rung.name}: {launch.kernel} takes {', '.join(unknown)}, which is no tensor")
+                raise ValueError(
+                    f"rung {rung.name}: {launch.kernel} takes {', '.join(unknown)}, which is no tensor"
+                )
 
 
 @cache

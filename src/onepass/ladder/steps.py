@@ -15,7 +15,9 @@ from onepass.ladder.generated import generate
 from onepass.ladder.rungs import Ladder, Launch, Rung
 
 _ENTRY = re.compile(r"__global__\s+void\s*(?:__launch_bounds__\s*\([^;{]*?\)\s*\n?\s*)?(\w+)\s*\(")
-_LAUNCH = re.compile(r"^//\s*launch:\s*grid\s*=\s*(?P<grid>.+?)\s+block\s*=\s*(?P<block>.+?)\s*$", re.MULTILINE)
+_LAUNCH = re.compile(
+    r"^//\s*launch:\s*grid\s*=\s*(?P<grid>.+?)\s+block\s*=\s*(?P<block>.+?)\s*$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,9 @@ def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
             "Judge against a rung of one kernel.",
         )
     said = _LAUNCH.search(text)
-    launch = replace(against.launches[0], kernel=kernels[0], **(said.groupdict() if said else {}))
+    usual = against.launches[0]
+    grid, block = (said["grid"], said["block"]) if said else (usual.grid, usual.block)
+    launch = Launch(kernels[0], usual.arguments, grid, block)
     rung = replace(
         against,
         name=path.stem,

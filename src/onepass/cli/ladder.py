@@ -1,0 +1,114 @@
+"""`onepass ladder`: hand-written kernels, one idea a rung, checked, predicted and measured."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
+
+if TYPE_CHECKING:
+    from onepass.ladder.machine import Machine
+    from onepass.ladder.report import Report
+    from onepass.ladder.rungs import Ladder
+
+# What rungs.toml states its predictions for: the device to speak of where none is named and none is here.
+_DEVICE = "H200"
+_TABLE_WIDTH = 150
+
+
+def ladder(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="NAME | FOLDER | FILE.cu", help="layer_norm, fusion, softmax, or your own."),
+    ],
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Rows to predict and measure.")] = 65536,
+    cols: Annotated[str, typer.Option("--cols", help="Row lengths, separated by commas.")] = "256,1024",
+    device: Annotated[
+        str, typer.Option("--device", help="A GPU by name; by default the one that is here.")
+    ] = "",
+    against: Annotated[
+        str, typer.Option("--against", help="Of FILE.cu: the rung it is judged against.")
+    ] = "",
+    of: Annotated[str, typer.Option("--of", help="Of FILE.cu: the ladder that rung is in.")] = "layer_norm",
+    predict: Annotated[
+        float | None, typer.Option("--predict", min=0.0, help="Of FILE.cu: the speed-up you expect.")
+    ] = None,
+    lang: Annotated[str, typer.Option("--lang", help="en or zh.")] = "en",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document (onepass.ladder/1).")] = False,
+) -> None:
+    """Study a ladder of kernels, or judge a kernel of yours against one of its rungs."""
+    from onepass.ladder.measure import ready
+    from onepass.ladder.report import Report, languages
+    from onepass.ladder.rungs import near
+    from onepass.ladder.study import study
+
+    output = Output.open(json)
+    if lang not in languages():
+        raise typer.BadParameter(f"{lang!r}: near it are {', '.join(near(lang, [*languages()]))}")
+    machine = _machine(device)
+    chosen = _ladder(target, of, against)
+    with output.console.status("") as status:
+        found = study(chosen, machine, rows, _sizes(cols), on_device=ready(machine), progress=status.update)
+    report = Report(found, lang)
+    judged = report.learner(predict) if target.endswith(".cu") else None
+    output.text(judged.sentence if judged else report.verdict())
+    _show(output, report)
+    document = report.to_dict()
+    if judged:
+        document |= {"verdict": judged.sentence, "predicted_factor": predict, "met": judged.met}
+    output.document(document)
+    fine = judged.met if judged else not found.surprises
+    raise typer.Exit(EXIT_FINE if fine else EXIT_WORSE)
+
+
+def _machine(name: str) -> "Machine":
+    from onepass.ladder.machine import named, present
+
+    return named(name) if name else present() or named(_DEVICE)
+
+
+def _ladder(target: str, of: str, against: str) -> "Ladder":
+    from onepass.ladder.errors import BadRung, NoSuchRung
+    from onepass.ladder.rungs import HERE, LIST, known, load, near
+    from onepass.ladder.steps import learner
+
+    path = Path(target)
+    if path.suffix == ".cu":
+        if not against:
+            raise BadRung(target, "there is nothing to judge it against", "Name a rung: --against v4.")
+        below = _ladder(of, "", "")
+        return learner(path, below, below.rung(against))[0]
+    if target in known():
+        return load(HERE / target)
+    if (path / LIST).is_file():
+        return load(path.resolve())
+    raise NoSuchRung(target, "the ladders", near(target, known()))
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"--cols {text!r}: give whole numbers separated by commas") from None
+    if min(found) < 1:
+        raise typer.BadParameter(f"--cols {text!r}: a row has at least one column")
+    return list(dict.fromkeys(found))
+
+
+def _show(output: Output, report: "Report") -> None:
+    output.text("\n".join(report.lines()))
+    for cols in report.study.cols:
+        output.text("")
+        output.text("\n".join(report.rooflines(cols)))
+        table = Table(box=None, pad_edge=False)
+        for i, name in enumerate(report.header()):
+            table.add_column(name, justify="left" if i < 2 else "right", no_wrap=i < 2)
+        for entry in report.study.at(cols):
+            table.add_row(*report.row(entry))
+        # Wider than a terminal may be: a column squeezed to dots says nothing.
+        output.console.print(table, width=max(output.console.width, _TABLE_WIDTH), crop=False)
+        output.text("")
+        for entry in report.study.at(cols):
+            output.text(report.sentence(entry))
