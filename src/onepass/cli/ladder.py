@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
@@ -98,6 +99,9 @@ def _sizes(text: str) -> list[int]:
 
 
 def _show(output: Output, report: "Report") -> None:
+    # Wider than a terminal may be: a column squeezed to dots says nothing.
+    screen = output.console
+    wide = Console(file=screen.file, width=max(screen.width, _TABLE_WIDTH), highlight=False)
     output.text("\n".join(report.lines()))
     for cols in report.study.cols:
         output.text("")
@@ -107,8 +111,7 @@ def _show(output: Output, report: "Report") -> None:
             table.add_column(name, justify="left" if i < 2 else "right", no_wrap=i < 2)
         for entry in report.study.at(cols):
             table.add_row(*report.row(entry))
-        # Wider than a terminal may be: a column squeezed to dots says nothing.
-        output.console.print(table, width=max(output.console.width, _TABLE_WIDTH), crop=False)
+        wide.print(table, crop=False)
         output.text("")
         for entry in report.study.at(cols):
             output.text(report.sentence(entry))

@@ -112,7 +112,7 @@ def _launch_all(
     ]
     addresses = {b.name: b.address for b in buffers}
     return [
-        _emulated(s).launch(s.grid, s.block, s.shared_bytes, s.packed(addresses), buffers, order_seed)
+        emulated(s).launch(s.grid, s.block, s.shared_bytes, s.packed(addresses), buffers, order_seed)
         for s in steps
     ]
 
@@ -158,7 +158,7 @@ static inline float __fdividef(float x, float y) { return x / y; }
 """
 
 
-def _emulated(step: Step) -> EmulatedKernel:
+def emulated(step: Step) -> EmulatedKernel:
     """A kernel for the CPU. Hand-written texts get what the emulator lacks; generated ones need nothing."""
     return _compiled(step.kernel, step.text, step.block_struct)
 

@@ -24,6 +24,10 @@ WAIT_US = 0.7
 BARRIER_US = 0.025
 # Additions to one address that L2 takes, a clock and multiprocessor's share of its slices.
 ATOMICS_A_CLOCK = 0.7
+# The least that a row waits: for its own elements, and a little for row vectors in a cache.
+ONE_WAIT = 1.2
+# Accesses of a loop that a thread has in flight: compilers unroll by four.
+IN_FLIGHT = 4
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def predict(
     names = rung.names(rows, cols)
     rows_resident = max(1.0, device.units * resident.blocks * max(1.0, rows / steps[-1].grid))
     barriers = counts.barriers if counts else 0.0
-    a_row = float(evaluate(rung.waits, names)) * WAIT_US + barriers * BARRIER_US
+    a_row = _waits(rung, names, steps[-1], counts, rows) * WAIT_US + barriers * BARRIER_US
     clock_ghz = device.issue_giops / device.units / 128
     limits: dict[Bound, float] = {
         "memory": kernel_bytes / device.bandwidth_gbps / 1e3,
@@ -68,3 +72,11 @@ def predict(
     }
     bound = max(limits, key=lambda name: limits[name])
     return Prediction(limits[bound] + len(steps) * device.launch_us, bound, limits)
+
+
+def _waits(rung: Rung, names: Mapping[str, int], last: Step, counts: Counts | None, rows: int) -> float:
+    """Times that a row waits for memory: as stated, or guessed from what each of its threads accesses."""
+    if rung.waits:
+        return float(evaluate(rung.waits, names))
+    threads = max(1.0, last.grid * last.block / rows)
+    return max(ONE_WAIT, (counts.lane_accesses if counts else 0.0) / threads / IN_FLIGHT)

@@ -92,7 +92,7 @@ class Rung:
     requires: str = "cols > 0"
     chain: str = "cols"  # the longest chain of additions: the error bound is derived from it
     atomics: str = "0"  # additions to global memory
-    waits: str = "1"  # times a row waits for memory, one after the other
+    waits: str = ""  # times a row waits for memory, one after the other; empty: guessed from what it executes
     sizes: Mapping[str, str] = field(default_factory=dict)
     scratch: Mapping[str, str] = field(
         default_factory=dict

@@ -152,6 +152,7 @@ def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
         correction_zh="",
         fails=(),
         wrong="",
+        waits="",
         requires=against.requires if not said else "cols > 0",
     )
     return replace(ladder, rungs=(against, rung)), rung
