@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -214,3 +217,41 @@ def test_unknown_names_have_neighbours() -> None:
     with pytest.raises(UnknownGpu) as gpu:
         named("H300")
     assert "H200" in str(gpu.value)
+
+
+def tables() -> ModuleType:
+    path = Path(__file__).parents[2] / "tools" / "ladder_tables.py"
+    spec = importlib.util.spec_from_file_location("ladder_tables", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tutorials_are_what_the_results_say() -> None:
+    found = tables().documents()
+    assert {p.name for p in found} == {"tutorial.md", "tutorial.zh-CN.md"}
+    for path, text in found.items():
+        assert path.read_text() == text, "run python tools/ladder_tables.py"
+        assert re.findall(r"<!-- table (\w+) -->", text) == list(FILES)
+
+
+def test_a_table_is_made_of_measured_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tables()
+    measured = {
+        "us": {"median": 131.2},
+        "gbps": 4096.0,
+        "of_datasheet": 0.853,
+        "of_roof": 0.955,
+        "void": None,
+    }
+    result = {"rung": "v5", "cols": 1024, "measured": measured, "stated_relative": 1.1, "relative": 1.31}
+    unmeasured = {**result, "rung": "v1", "measured": None}
+    run = {"rounds": 25, "date": "2026-12-01"}
+    document = {"device": {"name": "a GPU"}, "rows": 8, "run": run, "results": [unmeasured, result]}
+    (tmp_path / "ladder-fusion.json").write_text(json.dumps(document))
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    text = module.table("fusion", "en")
+    assert "| v5 | 1024 | 131.2 | 4096 | 85% | 95.5% | 1.10 × | 1.31 × | faster |" in text
+    assert "| v1 |" not in text and "a GPU, rows = 8" in text
+    assert module.table("softmax", "zh") == "尚未测量。"

@@ -1,13 +1,15 @@
 """`onepass ladder`: hand-written kernels, one idea a rung, checked, predicted and measured."""
 
+import json as json_format
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
+from onepass.errors import CannotWrite
 
 if TYPE_CHECKING:
     from onepass.ladder.machine import Machine
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 # What rungs.toml states its predictions for: the device to speak of where none is named and none is here.
 _DEVICE = "H200"
 _TABLE_WIDTH = 150
+ALL = "all"
 
 
 def ladder(
@@ -37,37 +40,79 @@ def ladder(
         float | None, typer.Option("--predict", min=0.0, help="Of FILE.cu: the speed-up you expect.")
     ] = None,
     lang: Annotated[str, typer.Option("--lang", help="en or zh.")] = "en",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to keep each ladder's document in.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (onepass.ladder/1).")] = False,
 ) -> None:
     """Study a ladder of kernels, or judge a kernel of yours against one of its rungs."""
-    from onepass.ladder.measure import ready
-    from onepass.ladder.report import Report, languages
+    from onepass.ladder.report import languages
     from onepass.ladder.rungs import near
-    from onepass.ladder.study import study
 
     output = Output.open(json)
     if lang not in languages():
         raise typer.BadParameter(f"{lang!r}: near it are {', '.join(near(lang, [*languages()]))}")
-    machine = _machine(device)
-    chosen = _ladder(target, of, against)
+    machine, sizes = _machine(device), _sizes(cols)
+    told = [
+        _study(output, each, machine, rows, sizes, lang, predict) for each in _ladders(target, of, against)
+    ]
+    for document, _ in told:
+        _keep(out, document)
+    documents = [document for document, _ in told]
+    output.document(
+        documents[0] if target != ALL else {"schema": documents[0]["schema"], "ladders": documents}
+    )
+    raise typer.Exit(EXIT_FINE if all(fine for _, fine in told) else EXIT_WORSE)
+
+
+def _study(
+    output: Output,
+    chosen: "Ladder",
+    machine: "Machine",
+    rows: int,
+    cols: list[int],
+    lang: str,
+    asked: float | None,
+) -> tuple[dict[str, Any], bool]:
+    """One ladder, shown: its document, and whether all is as it should be."""
+    from onepass.ladder.measure import ready
+    from onepass.ladder.report import Report
+    from onepass.ladder.study import study
+
     with output.console.status("") as status:
-        found = study(chosen, machine, rows, _sizes(cols), on_device=ready(machine), progress=status.update)
+        found = study(chosen, machine, rows, cols, on_device=ready(machine), progress=status.update)
     report = Report(found, lang)
-    judged = report.learner(predict) if target.endswith(".cu") else None
+    judged = report.learner(asked) if chosen.is_learners else None
     output.text(judged.sentence if judged else report.verdict())
     _show(output, report)
     document = report.to_dict()
     if judged:
-        document |= {"verdict": judged.sentence, "predicted_factor": predict, "met": judged.met}
-    output.document(document)
-    fine = judged.met if judged else not found.surprises
-    raise typer.Exit(EXIT_FINE if fine else EXIT_WORSE)
+        document |= {"verdict": judged.sentence, "predicted_factor": asked, "met": judged.met}
+    return document, judged.met if judged else not found.surprises
+
+
+def _keep(out: Path | None, document: dict[str, Any]) -> None:
+    """Write a document where `--out` says, for tables to be made of."""
+    if out is None:
+        return
+    path = out / f"ladder-{document['ladder']}.json"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json_format.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise CannotWrite(str(path), error.strerror or "") from error
 
 
 def _machine(name: str) -> "Machine":
     from onepass.ladder.machine import named, present
 
     return named(name) if name else present() or named(_DEVICE)
+
+
+def _ladders(target: str, of: str, against: str) -> "list[Ladder]":
+    from onepass.ladder.rungs import known
+
+    return [_ladder(name, of, against) for name in (known() if target == ALL else [target])]
 
 
 def _ladder(target: str, of: str, against: str) -> "Ladder":
@@ -85,7 +130,7 @@ def _ladder(target: str, of: str, against: str) -> "Ladder":
         return load(HERE / target)
     if (path / LIST).is_file():
         return load(path.resolve())
-    raise NoSuchRung(target, "the ladders", near(target, known()))
+    raise NoSuchRung(target, "the ladders", near(target, [*known(), ALL]))
 
 
 def _sizes(text: str) -> list[int]:

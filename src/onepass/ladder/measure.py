@@ -39,6 +39,7 @@ class Measured:
     roof_gbps: float
     error: float
     right_after: bool  # the result checked again once timing was over
+    samples_us: tuple[float, ...] = ()
 
     @property
     def void(self) -> str:
@@ -97,7 +98,14 @@ def _group(
         gbps = operator.ideal_bytes(rows, cols) / us.median / 1e3
         again = bench.error(calls[name], steps.chain) <= 1
         found[name] = Measured(
-            us, gbps, gbps / machine.datasheet_gbps, gbps / roof_gbps, roof_gbps, errors[name], again
+            us,
+            gbps,
+            gbps / machine.datasheet_gbps,
+            gbps / roof_gbps,
+            roof_gbps,
+            errors[name],
+            again,
+            tuple(samples[name]),
         )
     return found
 

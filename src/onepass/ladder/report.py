@@ -5,14 +5,19 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from onepass.ladder import predict
 from onepass.ladder.compiled import Compiled
 from onepass.ladder.emulated import Finding
+from onepass.ladder.measure import ROUNDS
 from onepass.ladder.study import Studied, Study
+from onepass.runtime.nvrtc import version
 
 SCHEMA = "onepass.ladder/1"
 # A measured step this near its prediction is as predicted: the spread of a median and of a guess.
@@ -318,6 +323,7 @@ class Report:
             },
             "rows": study.rows,
             "measured": study.is_measured,
+            "run": _run(study) if study.is_measured else None,
             "not_measured": [] if study.is_measured else ["time", "effective bandwidth", "share of roof"],
             "notes": self.lines(),
             "as_stated": not study.surprises,
@@ -366,6 +372,17 @@ class Report:
         }
 
 
+def _run(study: Study) -> dict[str, Any]:
+    """How and with what it was measured."""
+    return {
+        "protocol": "cold, interleaved, each call after an untimed one of its own",
+        "rounds": ROUNDS,
+        "date": datetime.now(UTC).date().isoformat(),
+        "torch": torch.__version__,
+        "compiler": version(study.machine.device.arch),
+    }
+
+
 def _percent(share: float) -> str:
     """With two places only where they matter: 1.56 %, 50 %."""
     return f"{share:.2%}" if share < 0.1 else f"{share:.0%}"
@@ -384,6 +401,7 @@ def _measured(entry: Studied) -> dict[str, Any] | None:
         "roof_gbps": found.roof_gbps,
         "error": found.error if found.error != float("inf") else None,
         "void": found.void or None,
+        "samples_us": list(found.samples_us),
     }
 
 

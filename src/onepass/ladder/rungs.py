@@ -132,6 +132,7 @@ class Ladder:
     data: tuple[Data, ...]
     rungs: tuple[Rung, ...]
     predicted_for: str
+    is_learners: bool = False  # its last rung is a learner's file
 
     def rung(self, name: str) -> Rung:
         """Raises: NoSuchRung with the nearest names."""

@@ -155,4 +155,4 @@ def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
         waits="",
         requires=against.requires if not said else "cols > 0",
     )
-    return replace(ladder, rungs=(against, rung)), rung
+    return replace(ladder, rungs=(against, rung), is_learners=True), rung
