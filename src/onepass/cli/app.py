@@ -22,6 +22,7 @@ from onepass.cli import (
     explain,
     export,
     inspect,
+    ladder,
     occupancy,
     profile,
     roofline,
@@ -102,6 +103,7 @@ def _application() -> typer.Typer:
     application.command("calibrate")(calibrate.calibrate)
     application.command("roofline")(roofline.roofline)
     application.command("occupancy")(occupancy.occupancy)
+    application.command("ladder")(ladder.ladder)
     application.add_typer(cache.group(), name="cache")
     return application
 
