@@ -91,6 +91,14 @@ def test_the_sentence_counts_kernels_on_each_side() -> None:
     assert "No kernel" in Roofline("V100", (SHEET,), ()).text
 
 
+def test_what_is_shorter_than_an_empty_kernel_is_launch_bound() -> None:
+    small = Point("small", 2, 700, 400, 400, 800)
+    found = Roofline("V100", (SHEET, replace(MEASURED, launch_us=2.0)), (NORM, small))
+    assert "shorter than an empty kernel's 2.0 µs: 2." in found.text
+    assert [k["launch_bound"] for k in found.to_dict()["kernels"]] == [False, True]
+    assert "Launch-bound" not in Roofline("V100", (SHEET,), (small,)).text
+
+
 def drawn(roofline: Roofline) -> ET.Element:
     return ET.fromstring(svg(roofline))
 
