@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.emulate import Buffer, KernelSource, compile_many
 from onepass.insight import calibrate as roofs
 from onepass.insight import roof as streams
 from onepass.insight.calibrate import calibrate
@@ -88,6 +89,21 @@ def test_the_gpus_loop_is_multiply_adds(arch: str, chains: int, tmp_path: Path) 
     assert cubin.resources.spill_bytes == 0
     count = len(re.findall(r"\bFFMA2?\b", disassembled(cubin.code, tmp_path)))
     assert count >= 16 * chains and count % (16 * chains) == 0
+
+
+def test_the_gpus_chains_make_each_of_their_steps() -> None:
+    """s + 1, 16 times a round, from k on: emulated, the sum that nobody would see stored where it can be read."""
+    hidden = "if (t == -1.0f) a.x[2] = t;"
+    texts = [roofs._CUDA_FMA % {"chains": n} for n in roofs.CHAINS["cuda"]]
+    shown = [text.replace(hidden, "if (threadIdx.x == 0) a.x[2] = t;") for text in texts]
+    assert all(hidden in text for text in texts)
+    kernels = compile_many([KernelSource("fma_roof", text) for text in (*texts, *shown)])
+    for n, quiet, loud in zip(roofs.CHAINS["cuda"], kernels[:3], kernels[3:], strict=True):
+        for kernel, want in ((quiet, 0.0), (loud, n * (n - 1) / 2 + 3 * 16 * n)):
+            x = torch.tensor([1.0, 1.0, 0.0])
+            arguments = struct.pack("2q", x.data_ptr(), 3)
+            kernel.launch(1, roofs.FMA_THREADS, 0, arguments, [Buffer.of("x", x)], 0)
+            assert x[2].item() == want
 
 
 def test_empty_kernels_compile() -> None:

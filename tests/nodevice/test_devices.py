@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from onepass.cli import main
 from onepass.device import (
     FACTS,
     KNOWN,
@@ -164,18 +164,30 @@ def test_an_architecture_that_is_not_known_takes_the_rules_of_an_older_one() -> 
 # The verbs
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    environment = {
-        "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
-        "PATH": "/usr/bin:/bin",
-        "LC_ALL": "C.UTF-8",
-    }
-    command = [sys.executable, "-m", "onepass", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    return done.returncode, done.stdout, done.stderr
+Run = Callable[..., tuple[int, str, str]]
 
 
-def test_devices_lists_all_and_shows_one_with_sources() -> None:
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def invoke(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["onepass", *arguments])
+        try:
+            code = main()
+        except SystemExit as leave:
+            code = leave.code if isinstance(leave.code, int) else 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return invoke
+
+
+@pytest.mark.parametrize("verb", ["devices", "occupancy", "roofline", "calibrate"])
+def test_each_verb_has_help_and_json(run: Run, verb: str) -> None:
+    code, out, _ = run(verb, "--help")
+    assert code == 0 and "--json" in out
+
+
+def test_devices_lists_all_and_shows_one_with_sources(run: Run) -> None:
     code, out, _ = run("devices", "--json")
     assert code == 0 and len(json.loads(out)["devices"]) == len(cards()) >= 40
     code, out, _ = run("devices", "3080 Ti", "--json")
@@ -189,14 +201,14 @@ def test_devices_lists_all_and_shows_one_with_sources() -> None:
     assert code == 0 and "Unknown: boost_mhz, data_rate_gbps" in out
 
 
-def test_a_wrong_device_exits_2_with_the_nearest() -> None:
+def test_a_wrong_device_exits_2_with_the_nearest(run: Run) -> None:
     for verb in (("devices", "V10O"), ("occupancy", "--device", "V10O")):
         code, out, err = run(*verb)
         assert (code, out) == (2, "")
         assert "Tesla V100-SXM2-16GB" in err
 
 
-def test_occupancy_says_both_and_which_is_which() -> None:
+def test_occupancy_says_both_and_which_is_which(run: Run) -> None:
     code, out, _ = run("occupancy", "--device", "V100", "--block", "1", "--registers", "32")
     assert code == 0
     assert out.startswith(
@@ -221,7 +233,7 @@ def test_occupancy_says_both_and_which_is_which() -> None:
     } in document["cliffs"]
 
 
-def test_a_kernel_that_cannot_start_exits_1() -> None:
+def test_a_kernel_that_cannot_start_exits_1(run: Run) -> None:
     code, out, _ = run("occupancy", "--device", "sm_90", "--block", "800", "--registers", "80")
     assert code == 1 and out.startswith(
         "Such a kernel cannot start on sm_90: too much for one multiprocessor in registers."

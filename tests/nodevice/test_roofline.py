@@ -16,7 +16,7 @@ from onepass.analysis.roofline import Point, Roof, Roofline, datasheet_roof
 from onepass.cli import main
 from onepass.device import find
 from onepass.errors import MissingPackage
-from onepass.insight.roofline_picture import MOST_NAMED, axes, corners, png, svg
+from onepass.insight.roofline_picture import LEFT, MOST_NAMED, WIDTH, axes, corners, png, point_words, svg
 from onepass.runtime.calibration import Calibration, MemoryRoof, keep
 
 # LayerNorm in fp32 of 65536 rows of 1024: seven operations and eight bytes an element.
@@ -91,6 +91,14 @@ def test_the_sentence_counts_kernels_on_each_side() -> None:
     assert "No kernel" in Roofline("V100", (SHEET,), ()).text
 
 
+def test_what_is_shorter_than_an_empty_kernel_is_launch_bound() -> None:
+    small = Point("small", 2, 700, 400, 400, 800)
+    found = Roofline("V100", (SHEET, replace(MEASURED, launch_us=2.0)), (NORM, small))
+    assert "shorter than an empty kernel's 2.0 µs: 2." in found.text
+    assert [k["launch_bound"] for k in found.to_dict()["kernels"]] == [False, True]
+    assert "Launch-bound" not in Roofline("V100", (SHEET,), (small,)).text
+
+
 def drawn(roofline: Roofline) -> ET.Element:
     return ET.fromstring(svg(roofline))
 
@@ -117,16 +125,27 @@ def test_many_kernels_are_drawn_and_their_numbers_keep_apart() -> None:
     points = tuple(replace(NORM, name=f"k{i}", flops=(7 + i % 2) * ELEMENTS) for i in range(MOST_NAMED + 8))
     root = drawn(Roofline("V100", (SHEET,), points))
     assert len(marks(root, "circle", "hollow")) == len(points)
-    numbers = [
-        (float(t.get("x", 0)), float(t.get("y", 0)))
-        for t in root.iter("{http://www.w3.org/2000/svg}text")
-        if (t.text or "").isdigit() and t.get("text-anchor") is None
-    ]
-    assert len(numbers) == MOST_NAMED
-    apart = [
-        abs(a[0] - b[0]) >= 14 or abs(a[1] - b[1]) >= 13 for i, a in enumerate(numbers) for b in numbers[:i]
-    ]
-    assert all(apart)
+    places = {
+        kind: [(float(e.get(a, 0)), float(e.get(b, 0))) for e in marks(root, tag, kind)]
+        for tag, kind, a, b in (("text", "number", "x", "y"), ("circle", "hollow", "cx", "cy"))
+    }
+    numbers, dots = places["number"], set(places["hollow"])
+    assert 2 <= len(numbers) <= MOST_NAMED  # 20 points lie on two places: there is no room for twelve numbers
+    for i, (x, y) in enumerate(numbers):
+        y -= 4  # the middle of a figure, above its base line
+        others = [(a, b - 4) for a, b in numbers[:i]] + list(dots)
+        assert all(abs(x - a) >= 12.9 or abs(y - b) >= 11.9 for a, b in others)
+
+
+def test_points_that_are_apart_have_all_their_numbers() -> None:
+    points = tuple(replace(NORM, name=f"k{i}", flops=2**i * ELEMENTS) for i in range(MOST_NAMED))
+    assert len(marks(drawn(Roofline("V100", (SHEET,), points)), "text", "number")) == MOST_NAMED
+
+
+def test_a_legend_line_fits_the_picture() -> None:
+    """At 13 px a letter of the system's font is some 7 px wide."""
+    longest = replace(NORM, name="w" * 200, count=999)
+    assert 46 + LEFT + 7 * len(point_words(longest, SHEET)) < WIDTH
 
 
 def test_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

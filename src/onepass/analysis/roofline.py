@@ -74,6 +74,7 @@ class Roof:
     peak_gflops: float | None
     source: str
     mixes: tuple[tuple[float, float], ...] = ()
+    launch_us: float = 0.0  # what an empty kernel takes; 0 where that is not known
 
     @property
     def ridge(self) -> float | None:
@@ -105,6 +106,7 @@ class Roof:
             "bandwidth_gbps": self.bandwidth_gbps,
             "peak_gflops": self.peak_gflops,
             "ridge_flops_per_byte": self.ridge,
+            "launch_us": self.launch_us or None,
             "bandwidth_gbps_by_read_share": [list(mix) for mix in self.mixes],
             "source": self.source,
         }
@@ -190,7 +192,7 @@ class Roofline:
         return (
             f"{self._sides} on {self.device}: {' to '.join(spans)} FLOPs a byte, against {ridge}.\n"
             f"At the {roof.kind} roof of {roof.bandwidth_gbps:.0f} GB/s {'it takes' if one else 'they take'} at least "
-            f"{self.bound_us:.1f} µs fused, {self.eager_us:.1f} µs op by op.{self._doubt}"
+            f"{self.bound_us:.1f} µs fused, {self.eager_us:.1f} µs op by op.{self._short}{self._doubt}"
         )
 
     @property
@@ -205,6 +207,13 @@ class Roofline:
             (kind,) = kinds
             return kind.capitalize() if total == 1 else f"All {total} kernels are {kind}"
         return f"Of {total} kernels " + ", ".join(f"{n} are {kind}" for kind, n in kinds.items())
+
+    @property
+    def _short(self) -> str:
+        n = sum(p.count for p in self.points if p.bound_us(self.roof) < self.roof.launch_us)
+        return (
+            f"\nLaunch-bound, shorter than an empty kernel's {self.roof.launch_us:.1f} µs: {n}." if n else ""
+        )
 
     @property
     def _doubt(self) -> str:
@@ -249,6 +258,7 @@ class Roofline:
             "arithmetic_intensity": p.ai,
             "eager_arithmetic_intensity": p.eager_ai,
             "verdict": self.roof.verdict(p.ai),
+            "launch_bound": p.bound_us(self.roof) < self.roof.launch_us,
             "bound_us": {roof.kind: p.bound_us(roof) for roof in self.roofs},
             "eager_bound_us": {roof.kind: p.eager_us(roof) for roof in self.roofs},
             "measured_us": p.measured_us,

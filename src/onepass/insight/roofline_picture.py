@@ -14,6 +14,7 @@ from onepass.errors import CannotWrite, MissingPackage
 WIDTH, HEIGHT = 760, 460
 LEFT, RIGHT, TOP, BOTTOM = 78, 24, 22, 54
 LEGEND_LINE = 20
+MOST_LETTERS = 44  # of a name in the legend, so that its line fits
 MOST_NAMED = 12  # points with a line in the legend; a model's others are drawn without
 
 # Light and dark, from the colours of the reader's system: no script, no network.
@@ -129,27 +130,49 @@ def _roof(roof: Roof, shown: Axes) -> str:
 
 
 def _points(roofline: Roofline, shown: Axes) -> Iterator[str]:
-    """A dot where a kernel was measured, a ring on the roof where it was not; numbers of near points step aside."""
-    taken: list[tuple[float, float]] = []
-    for number, point in enumerate(roofline.points, 1):
-        if not point.flops or not point.bytes:
-            continue
-        x, y = shown.x(point.ai), shown.y(point.gflops(roofline.roof))
+    """A dot where a kernel was measured, a ring on the roof where it was not; its number where there is room beside it."""
+    placed = [
+        (number, point, shown.x(point.ai), shown.y(point.gflops(roofline.roof)))
+        for number, point in enumerate(roofline.points, 1)
+        if point.flops and point.bytes
+    ]
+    taken = [(x, y) for _, _, x, y in placed]
+    for number, point, x, y in placed:
         kind = "point" if point.measured_us else "hollow"
         title = escape(f"{point.name}: {point.ai:.2f} FLOPs a byte")
         yield f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{title}</title></circle>'
-        if number <= MOST_NAMED:
-            label = _beside(x, y, taken)
-            taken.append(label)
-            yield f'<text x="{label[0]:.1f}" y="{label[1]:.1f}">{number}</text>'
+        place = _beside(x, y, taken) if number <= MOST_NAMED else None
+        if place:
+            taken.append(place)
+            at = f'x="{place[0]:.1f}" y="{place[1] + 4:.1f}"'
+            yield f'<text class="number" {at} text-anchor="middle">{number}</text>'
 
 
-def _beside(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """A place for a number under and right of its point that no other number has."""
-    place = (x + 8, y + 16)
-    while any(abs(place[0] - a) < 16 and abs(place[1] - b) < 14 for a, b in taken):
-        place = (place[0] + 17, place[1]) if place[0] + 34 < WIDTH - RIGHT else (x + 8, place[1] + 15)
-    return place
+# Where a number's middle may stand from its point's, the best first; a roof passes from lower left to upper right.
+_AROUND = (
+    (13, 13),
+    (-13, -13),
+    (0, 17),
+    (17, 0),
+    (0, -17),
+    (-17, 0),
+    (20, 26),
+    (-20, -26),
+    (4, 32),
+    (-4, -32),
+)
+
+
+def _beside(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """The first place around a point where nothing else stands, or None."""
+    for dx, dy in _AROUND:
+        place = (x + dx, y + dy)
+        inside = LEFT < place[0] < WIDTH - RIGHT and TOP < place[1] < HEIGHT - BOTTOM
+        if inside and all(
+            abs(place[0] - a) >= 13 or abs(place[1] - b) >= 12 for a, b in taken if (a, b) != (x, y)
+        ):
+            return place
+    return None
 
 
 def _legend(roofline: Roofline, named: Sequence[Point]) -> Iterator[str]:
@@ -174,10 +197,10 @@ def roof_words(roof: Roof) -> str:
 
 
 def point_words(point: Point, roof: Roof) -> str:
-    name = point.name if len(point.name) <= 58 else point.name[:57] + "…"
+    name = point.name if len(point.name) <= MOST_LETTERS else point.name[: MOST_LETTERS - 1] + "…"
     times = f" × {point.count}" if point.count > 1 else ""
     share = point.share(roof)
-    reached = f", {share:.0%} of the roof" if share is not None else ", at the roof (not measured)"
+    reached = f", {share:.0%} of the roof" if share is not None else ", not measured"
     return f"{name}{times}: {point.ai:.2f} FLOPs a byte{reached}"
 
 

@@ -72,7 +72,7 @@ class Calibration:
         """As a roofline takes it."""
         mixes = tuple((m.reads / (m.reads + m.writes), m.gbps) for m in self.memory)
         source = f"onepass calibrate, {self.date}, {self.machine}"
-        return Roof("measured", self.best_gbps, self.fp32_gflops, source, mixes)
+        return Roof("measured", self.best_gbps, self.fp32_gflops, source, mixes, self.launch_us)
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self), "memory": [asdict(m) for m in self.memory]}
