@@ -290,7 +290,7 @@ def test_what_can_not_be_found_is_told_with_what_can(copies: Path, tmp_path: Pat
 def test_without_tools_it_says_what_is_missing(
     copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binaries, "tool", lambda name: None)
+    monkeypatch.setattr(binaries, "tools", lambda name: [])
     k = found(copies, "sm_90")["mixed"]
     assert k.registers and k.code and k.code.origin == "PTX"
     assert "nvdisasm is missing: pip install" in " ".join(k.missing)

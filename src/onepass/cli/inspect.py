@@ -106,7 +106,7 @@ def show(output: Output, found: Inspection) -> None:
 
 
 def _takes(k: KernelFacts) -> list[str]:
-    from onepass.insight.inspect import demangle
+    from onepass.insight.inspect import short
 
     spills = "?" if k.spill_bytes is None else f"{k.spill_store_bytes} / {k.spill_load_bytes}"
     shared = "?" if k.shared_bytes is None else str(k.shared_bytes)
@@ -115,7 +115,7 @@ def _takes(k: KernelFacts) -> list[str]:
     occupied = "?" if k.occupancy is None else f"{k.occupancy:.1%}"
     assumed = " (assumed)" if k.threads_from == "assumed" else ""
     known = [_known(n) for n in (k.registers, k.stack_bytes, k.barriers)]
-    name = demangle(k.name)
+    name = short(k.name)
     return [
         name,
         k.arch,
@@ -131,14 +131,14 @@ def _takes(k: KernelFacts) -> list[str]:
 
 
 def _holds(k: KernelFacts) -> list[str]:
-    from onepass.insight.inspect import demangle
+    from onepass.insight.inspect import short
 
     if k.code is None:
-        return [demangle(k.name), k.arch, "–", "–", *["?"] * 5]
+        return [short(k.name), k.arch, "–", "–", *["?"] * 5]
     memory = ", ".join(f"{a.space} {a.kind} {n} × {a.bits or 'bulk'}" for a, n in k.code.memory.items())
     c = k.code
     counts = [str(n) for n in (c.total, c.special, c.barriers, c.shuffles)]
-    return [demangle(k.name), k.arch, c.origin, memory or "none", *counts, _known(c.bytes_in_flight)]
+    return [short(k.name), k.arch, c.origin, memory or "none", *counts, _known(c.bytes_in_flight)]
 
 
 def _known(value: Any) -> str:
@@ -146,9 +146,9 @@ def _known(value: Any) -> str:
 
 
 def _show_lines(output: Output, found: Inspection) -> None:
-    from onepass.insight.inspect import demangle
+    from onepass.insight.inspect import short
 
     for k in found.kernels:
-        output.text(f"\n{demangle(k.name)} on {k.arch}")
+        output.text(f"\n{short(k.name)} on {k.arch}")
         for (file, line), code in (k.code.lines if k.code else {}).items():
             output.text(f"  {file}:{line}: {len(code)} instructions: {', '.join(i.opcode for i in code)}")

@@ -143,7 +143,7 @@ class Inspection:
         """The sentence that stands before the table."""
         names = list(dict.fromkeys(k.name for k in self.kernels))
         archs = list(dict.fromkeys(k.arch for k in self.kernels))
-        what = demangle(names[0]) if len(names) == 1 else f"{len(names)} kernels"
+        what = short(names[0]) if len(names) == 1 else f"{len(names)} kernels"
         return f"{what} on {', '.join(archs)}: {self._spills()}; {self._occupancy()}."
 
     def _spills(self) -> str:
@@ -154,7 +154,7 @@ class Inspection:
         if not worst.spill_bytes:
             return "no spills"
         return (
-            f"{demangle(worst.name)} spills on {worst.arch} ({worst.spill_store_bytes} bytes stored, "
+            f"{short(worst.name)} spills on {worst.arch} ({worst.spill_store_bytes} bytes stored, "
             f"{worst.spill_load_bytes} loaded)"
         )
 
@@ -163,7 +163,7 @@ class Inspection:
         if not known:
             return "occupancy not known"
         worst = min(known, key=lambda k: k.occupancy or 0.0)
-        at = f" ({demangle(worst.name)} on {worst.arch})" if len(self.kernels) > 1 else ""
+        at = f" ({short(worst.name)} on {worst.arch})" if len(self.kernels) > 1 else ""
         least = "at least " if len(known) > 1 else ""
         return (
             f"occupancy {least}{worst.occupancy:.0%} of warps with {worst.threads} threads a block "
@@ -172,7 +172,7 @@ class Inspection:
 
     def records(self) -> dict[str, dict[str, Any]]:
         """What a gate judges, by kernel and architecture."""
-        return {f"{demangle(k.name)} on {k.arch}": k.to_dict() for k in self.kernels}
+        return {f"{short(k.name)} on {k.arch}": k.to_dict() for k in self.kernels}
 
 
 def _share(registers: int, threads: int, shared_bytes: int, device: Device) -> float:
@@ -537,6 +537,11 @@ def _cxx() -> Any:
     except (OSError, AttributeError):
         return None
     return library
+
+
+def short(name: str) -> str:
+    """A C++ name as written, without its arguments; a template's stay."""
+    return re.sub(r"\(.*$", "", demangle(name).removeprefix("void "))
 
 
 def _plain(name: str) -> str:
