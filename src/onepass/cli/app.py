@@ -10,7 +10,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import bench, cache, demo, diff, doctor, explain, export, inspect
+from onepass.cli import (
+    bench,
+    cache,
+    calibrate,
+    check,
+    demo,
+    devices,
+    diff,
+    doctor,
+    explain,
+    export,
+    inspect,
+    ladder,
+    occupancy,
+    profile,
+    roofline,
+)
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -80,7 +96,14 @@ def _application() -> typer.Typer:
     application.command("export")(export.export)
     application.command("inspect")(inspect.inspect)
     application.command("diff")(diff.diff)
+    application.command("check")(check.check)
+    application.command("profile")(profile.profile)
     application.command("doctor")(doctor.doctor)
+    application.command("devices")(devices.devices)
+    application.command("calibrate")(calibrate.calibrate)
+    application.command("roofline")(roofline.roofline)
+    application.command("occupancy")(occupancy.occupancy)
+    application.command("ladder")(ladder.ladder)
     application.add_typer(cache.group(), name="cache")
     return application
 

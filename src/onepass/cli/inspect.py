@@ -89,7 +89,7 @@ def show(output: Output, found: Inspection) -> None:
     from onepass.insight.inspect import IN_FLIGHT_RULE, STATIC_RULE
 
     takes = Table("kernel", "arch", box=None, pad_edge=False)
-    for name in ("registers", "spills st/ld B", "stack B", "shared B", "barriers", "threads", "occupancy"):
+    for name in ("registers", "spills st/ld B", "stack B", "shared B", "barriers", "threads", "warp occ."):
         takes.add_column(name, justify="right")
     takes.add_column("limited by")
     holds = Table("kernel", "arch", "counted in", "memory instructions", box=None, pad_edge=False)
@@ -99,10 +99,28 @@ def show(output: Output, found: Inspection) -> None:
         takes.add_row(*_takes(k))
         holds.add_row(*_holds(k))
     output.console.print(takes)
+    for said in dict.fromkeys(said for k in found.kernels for said in _cliffs(k)):
+        output.text(f"- {said}")
     output.console.print()
     output.console.print(holds)
     for note in dict.fromkeys((*(m for k in found.kernels for m in k.missing), STATIC_RULE, IN_FLIGHT_RULE)):
         output.text(f"- {note}")
+
+
+def _cliffs(k: KernelFacts) -> list[str]:
+    """The nearest steps of occupancy by registers, and the share of threads where it is another than that of warps."""
+    from onepass.analysis.occupancy import cliffs
+    from onepass.insight.inspect import short
+
+    if k.resident is None:
+        return []
+    said = []
+    for c in cliffs(k.resident):
+        if c.resource == "registers":
+            said.append(f"{c.value} registers would give {c.then.warp_share:.1%}")
+    if k.resident.thread_share != k.resident.warp_share:
+        said.append(f"{k.resident.thread_share:.2%} of thread slots")
+    return [f"{short(k.name)} on {k.arch}: {', '.join(said)}"] if said else []
 
 
 def _takes(k: KernelFacts) -> list[str]:

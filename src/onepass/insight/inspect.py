@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from onepass.analysis.machine_code import Access, MachineCode, ptx_threads, read_ptx
-from onepass.analysis.occupancy import occupancy
+from onepass.analysis.occupancy import Occupancy, cliffs, resident
 from onepass.analysis.resources import Resources, resources_by_kernel
-from onepass.device import Device, of_arch
+from onepass.device import limits_of, of_arch
 from onepass.errors import BadUserFile, CompileError
 from onepass.insight import binaries
 from onepass.insight.binaries import ELF, FATBIN, Image
@@ -64,20 +64,24 @@ class KernelFacts:
         return self.spill_store_bytes + self.spill_load_bytes
 
     @property
-    def occupancy(self) -> float | None:
+    def resident(self) -> Occupancy | None:
+        """What a multiprocessor holds of it; None where registers or shared memory are not known."""
         if self.registers is None or self.shared_bytes is None:
             return None
         shared = self.shared_bytes + self.dynamic_shared_bytes
-        return _share(self.registers, self.threads, shared, of_arch(self.arch))
+        limits = limits_of(self.arch)
+        barriers = 1 if self.barriers is None else self.barriers
+        return resident(limits, self.threads, self.registers, shared, barriers=barriers)
+
+    @property
+    def occupancy(self) -> float | None:
+        """By NVIDIA's definition: of warps."""
+        return self.resident.warp_share if self.resident else None
 
     @property
     def limit(self) -> str:
         """What keeps more blocks from being resident; empty where occupancy is not known."""
-        if self.registers is None or self.shared_bytes is None:
-            return ""
-        return binding(
-            self.registers, self.threads, self.shared_bytes + self.dynamic_shared_bytes, of_arch(self.arch)
-        )
+        return " and ".join(self.resident.binding) if self.resident else ""
 
     def widest_bits(self, kind: str) -> int | None:
         """The widest access of global memory of a kind; None where the code is not known or has none."""
@@ -105,7 +109,9 @@ class KernelFacts:
             "threads": self.threads,
             "threads_from": self.threads_from,
             "occupancy": self.occupancy,
+            "thread_occupancy": self.resident.thread_share if self.resident else None,
             "occupancy_limit": self.limit or None,
+            "cliffs": [c.to_dict() for c in cliffs(self.resident)] if self.resident else None,
             "memory": [{**_access_dict(a), "count": n} for a, n in code.memory.items()] if code else None,
             "instructions": code.total if code else None,
             "special_instructions": code.special if code else None,
@@ -173,28 +179,6 @@ class Inspection:
     def records(self) -> dict[str, dict[str, Any]]:
         """What a gate judges, by kernel and architecture."""
         return {f"{short(k.name)} on {k.arch}": k.to_dict() for k in self.kernels}
-
-
-def _share(registers: int, threads: int, shared_bytes: int, device: Device) -> float:
-    return float(occupancy(registers, threads, shared_bytes, device))
-
-
-def binding(registers: int, threads: int, shared_bytes: int, device: Device) -> str:
-    """The limit that binds: what, lifted alone, would let more warps be resident.
-
-    Where lifting none helps, what every kernel ends at: the threads of a multiprocessor.
-    """
-    share = _share(registers, threads, shared_bytes, device)
-    lifted = {
-        "registers": _share(1, threads, shared_bytes, device),
-        "shared memory": _share(registers, threads, 0, device),
-        "blocks": _share(registers, threads, shared_bytes, replace(device, blocks=1 << 20)),
-    }
-    found = [name for name, other in lifted.items() if other > share]
-    if found:
-        return " and ".join(found)
-    together = _share(1, threads, 0, replace(device, blocks=1 << 20))
-    return "threads" if together <= share else "several limits at once"
 
 
 # Files

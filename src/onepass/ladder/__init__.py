@@ -1,0 +1,1 @@
+"""Hand-written kernels, one idea a file: read, checked, measured and explained."""

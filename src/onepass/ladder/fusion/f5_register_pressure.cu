@@ -1,0 +1,108 @@
+// f5: SLOW ON PURPOSE, everything in registers at once.
+// Difference from the rung f3: a lane takes eight vectors of the row instead of two or four, and asks for x, residual, weight
+//   and bias of all of them before anything is used. The bounds ask for 512 resident threads only, which allows 128 registers.
+// Bytes a row: as f3.
+// Limit expected to bind: occupancy. At more than 96 registers a thread 512 threads are resident, a quarter of 2048.
+// Requires: COLS, the row length, when compiled: a multiple of 4 and at most 32768; all pointers at multiples of 16 bytes.
+// Fails: nothing.
+
+#ifndef COLS
+#define COLS 1024
+#endif
+
+constexpr float EPS = 1e-5f;
+constexpr int VECTORS = COLS / 4;
+// Vectors a lane: eight, with weight, bias, x, residual and h of all of them in registers at once.
+constexpr int MOST = 8;
+__host__ __device__ constexpr int lanes() {
+  int n = 8;
+  while (n * MOST < VECTORS) n *= 2;
+  return n;
+}
+constexpr int LANES = lanes(), WARPS = LANES < 32 ? 1 : LANES / 32;  // that share a row
+constexpr int STEPS = (VECTORS + LANES - 1) / LANES;    // vectors that a lane holds
+constexpr int THREADS = LANES > 128 ? LANES : 128, ROWS = THREADS / LANES;
+
+static_assert(COLS % 4 == 0 && LANES <= 1024, "the row does not fit");
+
+// gelu(x) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3). Far below zero exp is infinite and the result 0.
+__device__ __forceinline__ float gelu(float x) {
+  const float twice_u = x * (1.5957691216f + 0.0713548162726f * x * x);
+  return __fdividef(x, 1.0f + __expf(-twice_u));
+}
+__device__ __forceinline__ float4 gelu_add(float4 x, float4 r) {
+  return make_float4(gelu(x.x) + r.x, gelu(x.y) + r.y, gelu(x.z) + r.z, gelu(x.w) + r.w);
+}
+
+// The sum over the lanes of a row, in each of them. `sum_s` is used once a kernel: one barrier is enough.
+__device__ __forceinline__ float row_sum(float v, float* sum_s) {
+#pragma unroll
+  for (int d = (LANES < 32 ? LANES : 32) / 2; d > 0; d /= 2) v += __shfl_xor_sync(0xffffffffu, v, d);
+  if constexpr (WARPS > 1) {
+    const int warp = threadIdx.x / 32, first = warp / WARPS * WARPS;
+    if (threadIdx.x % 32 == 0) sum_s[warp] = v;
+    __syncthreads();
+    v = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) v += sum_s[first + w];
+  }
+  return v;
+}
+
+// 512 resident threads: up to 128 registers a thread.
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS < 512 ? 512 / THREADS : 1)
+gelu_add_layer_norm(const float* __restrict__ x_g,         // [rows, COLS]
+                    const float* __restrict__ residual_g,  // [rows, COLS]
+                    const float* __restrict__ weight_g,    // [COLS]
+                    const float* __restrict__ bias_g,      // [COLS]
+                    float* __restrict__ y_g,               // [rows, COLS]
+                    int rows, int cols) {
+  __shared__ float sum_s[THREADS / 32], squares_s[THREADS / 32];
+  const int lane = threadIdx.x % LANES;
+  const long long at = (long long)blockIdx.x * ROWS + threadIdx.x / LANES;
+  const bool live = at < rows;
+  const long long row = live ? at : rows - 1;  // lanes without a row repeat the last one: barriers need them
+  const float4* const x4_g = reinterpret_cast<const float4*>(x_g) + row * VECTORS;
+  const float4* const residual4_g = reinterpret_cast<const float4*>(residual_g) + row * VECTORS;
+  const float4* const weight4_g = reinterpret_cast<const float4*>(weight_g);
+  const float4* const bias4_g = reinterpret_cast<const float4*>(bias_g);
+  float4* const y4_g = reinterpret_cast<float4*>(y_g) + row * VECTORS;
+
+  float4 x_r[STEPS], residual_r[STEPS], weight_r[STEPS], bias_r[STEPS], h_r[STEPS];
+#pragma unroll
+  for (int k = 0; k < STEPS; ++k) {  // all loads first, so that they are in flight together
+    const int v = k * LANES + lane;
+    const bool there = v < VECTORS;
+    x_r[k] = there ? __ldcs(x4_g + v) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    residual_r[k] = there ? __ldcs(residual4_g + v) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    weight_r[k] = there ? weight4_g[v] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    bias_r[k] = there ? bias4_g[v] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+#pragma unroll
+  for (int k = 0; k < STEPS; ++k) h_r[k] = gelu_add(x_r[k], residual_r[k]);  // 0 past the end of the row
+
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < STEPS; ++k) sum += (h_r[k].x + h_r[k].y) + (h_r[k].z + h_r[k].w);
+  const float mean = row_sum(sum, sum_s) * (1.0f / COLS);
+
+  float squares = 0.0f;
+#pragma unroll
+  for (int k = 0; k < STEPS; ++k) {
+    if (k * LANES + lane < VECTORS) {
+      h_r[k] = make_float4(h_r[k].x - mean, h_r[k].y - mean, h_r[k].z - mean, h_r[k].w - mean);
+      squares += (h_r[k].x * h_r[k].x + h_r[k].y * h_r[k].y) + (h_r[k].z * h_r[k].z + h_r[k].w * h_r[k].w);
+    }
+  }
+  const float rstd = rsqrtf(row_sum(squares, squares_s) * (1.0f / COLS) + EPS);
+
+#pragma unroll
+  for (int k = 0; k < STEPS; ++k) {
+    const int v = k * LANES + lane;
+    if (live && v < VECTORS) {
+      const float4 w = weight_r[k], b = bias_r[k];
+      __stcs(y4_g + v, make_float4(h_r[k].x * rstd * w.x + b.x, h_r[k].y * rstd * w.y + b.y,
+                                   h_r[k].z * rstd * w.z + b.z, h_r[k].w * rstd * w.w + b.w));
+    }
+  }
+}

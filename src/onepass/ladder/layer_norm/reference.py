@@ -1,0 +1,65 @@
+"""LayerNorm and GELU + Add + LayerNorm in float64, how far fp32 may be from them, and the PyTorch functions."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+EPS = 1e-5
+ROUNDING = 2.0**-24
+# GELU in fp32: the exponential and the quotient are good to a few units in the last place, and the exponent's own
+# rounding counts as often as the exponent is large.
+GELU_ROUNDINGS = 24
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Each row less its mean, over its deviation. Shapes: [rows, cols], [cols], [cols]."""
+    centred = x - x.mean(-1, keepdim=True)
+    variance = (centred * centred).mean(-1, keepdim=True)
+    return centred / torch.sqrt(variance + EPS) * weight + bias
+
+
+def layer_norm_allowed(chain: float, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """How far a centred LayerNorm in fp32 may be from `layer_norm`, whose longest chain of additions is `chain` long.
+
+    The mean is off by chain roundings of the mean magnitude; that shifts every element alike and enters the variance
+    squared. The variance is off by chain roundings of itself; half of that is rstd's error.
+    """
+    return _allowed(chain, x, weight, bias, torch.zeros_like(x))
+
+
+def gelu_add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """LayerNorm of gelu(x) + residual, GELU in its tanh form."""
+    return layer_norm(_gelu(x) + residual, weight, bias)
+
+
+def gelu_add_layer_norm_allowed(
+    chain: float, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """As `layer_norm_allowed`, of a row whose elements are themselves off by GELU's and the addition's roundings."""
+    gelu = _gelu(x)
+    h = gelu + residual
+    return _allowed(chain, h, weight, bias, ROUNDING * (GELU_ROUNDINGS * gelu.abs() + h.abs()))
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _allowed(chain: float, x: Tensor, weight: Tensor, bias: Tensor, off: Tensor) -> Tensor:
+    mean = x.mean(-1, keepdim=True)
+    centred = x - mean
+    deviation = torch.sqrt((centred * centred).mean(-1, keepdim=True) + EPS)
+    mean_off = (chain + 3) * ROUNDING * x.abs().mean(-1, keepdim=True) + off.mean(-1, keepdim=True)
+    each_off = mean_off + off + ROUNDING * (x.abs() + centred.abs())
+    # Each centred element is off by at most `each_off`; 2 E[|d| off] + E[off^2] is what that does to the variance.
+    variance_off = (2 * centred.abs() * (off + ROUNDING * centred.abs()) + each_off**2).mean(-1, keepdim=True)
+    relative = variance_off / deviation**2 + (chain + 6) * ROUNDING
+    normal = (centred / deviation).abs()
+    return weight.abs() * (each_off / deviation + normal * (relative / 2 + 4 * ROUNDING)) + ROUNDING * (
+        2 * bias.abs() + 2 * (weight * normal).abs()
+    )
+
+
+def generate_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """What the generated rung is made from."""
+    return F.layer_norm(x, x.shape[-1:], weight, bias, EPS)

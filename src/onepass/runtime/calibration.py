@@ -1,0 +1,143 @@
+"""Measured roofs of this user's devices: what they are, and where they are kept. `insight.calibrate` measures them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onepass.analysis.roofline import Roof, datasheet_roof
+from onepass.device import UnknownGpu, find
+from onepass.errors import CannotWrite
+from onepass.runtime.cache import default_directory
+
+SCHEMA = "onepass.calibrate/1"
+
+
+@dataclass(frozen=True)
+class MemoryRoof:
+    """What the best stream kernel of a mix reached. Units: GB/s of reads plus writes, the median and its quartiles."""
+
+    reads: int
+    writes: int
+    gbps: float
+    low_gbps: float
+    high_gbps: float
+    kernel: str
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One machine's measured roofs.
+
+    Units: ``fp32_gflops`` in 1e9 operations a second, a multiply-add counted as two; times in µs: ``launch_us`` of an empty
+    kernel on the device (one of many in a CUDA graph; on a CPU a call), ``host_us`` what starting it takes the host.
+    """
+
+    device: str  # as the driver calls it
+    kind: str
+    arch: str
+    memory: tuple[MemoryRoof, ...]
+    fp32_gflops: float
+    launch_us: float
+    host_us: float
+    stream_bytes: int
+    rounds: int
+    machine: str  # versions, threads, clocks
+    date: str
+
+    @property
+    def best_gbps(self) -> float:
+        """The most of all mixes."""
+        return max(m.gbps for m in self.memory)
+
+    def mix(self, reads: int, writes: int) -> MemoryRoof:
+        """The roof of a kernel with so many streams, or of the mix whose share of reads is nearest to its."""
+        share = reads / max(reads + writes, 1)
+
+        def distance(m: MemoryRoof) -> tuple[float, int]:
+            return abs(m.reads / (m.reads + m.writes) - share), abs(m.reads + m.writes - reads - writes)
+
+        return min(self.memory, key=distance)
+
+    @property
+    def roof(self) -> Roof:
+        """As a roofline takes it."""
+        mixes = tuple((m.reads / (m.reads + m.writes), m.gbps) for m in self.memory)
+        source = f"onepass calibrate, {self.date}, {self.machine}"
+        return Roof("measured", self.best_gbps, self.fp32_gflops, source, mixes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self), "memory": [asdict(m) for m in self.memory]}
+
+    @classmethod
+    def from_dict(cls, kept: Mapping[str, Any]) -> Calibration:
+        """Read what `to_dict` gave. Raises: KeyError, TypeError, ValueError for anything else."""
+        if kept["schema"] != SCHEMA:
+            raise ValueError(kept["schema"])
+        fields = {k: v for k, v in kept.items() if k != "schema"}
+        return cls(**{**fields, "memory": tuple(MemoryRoof(**m) for m in kept["memory"])})
+
+
+# Kept
+
+
+def path_of(device: str) -> Path:
+    """Where a machine's roofs are kept: beside the compiled kernels; `onepass cache clear` leaves them."""
+    return default_directory() / "calibration" / (re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-") + ".json")
+
+
+def kept(device: str) -> Calibration | None:
+    """The roofs measured for a device by this user on this machine, or None."""
+    try:
+        return Calibration.from_dict(json.loads(path_of(device).read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(found: Calibration) -> Path:
+    """Write a machine's roofs to their place. Raises: CannotWrite."""
+    path = path_of(found.device)
+    new = path.with_suffix(f".{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+        new.replace(path)
+    except OSError as error:
+        raise CannotWrite(str(path), error.strerror or str(error)) from error
+    return path
+
+
+def present(device: torch.device) -> str:
+    """The name that a device's roofs are kept under."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+
+
+def cpu_name() -> str:
+    """The processor's model and the threads that PyTorch uses, which its roofs depend on."""
+    model = ""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    except OSError:
+        pass
+    return f"{model or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def roofs_of(name: str) -> tuple[Roof, ...]:
+    """The roofs that are known of a device: its datasheet's if the table has it, then what was measured here, if it was."""
+    roofs = []
+    try:
+        sheet = datasheet_roof(find(name))
+        roofs += [sheet] if sheet else []
+    except UnknownGpu:
+        pass  # a processor, or a card that the table does not have: its measured roof alone
+    measured = kept(name)
+    return (*roofs, measured.roof) if measured else tuple(roofs)

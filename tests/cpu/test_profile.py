@@ -1,0 +1,127 @@
+"""`onepass profile`: shares that add up, a forecast made before anything is measured, measured beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from onepass.cli.app import _application
+from onepass.insight.profile import WIDEST, Group, Profile, op_times, profile, stream_us
+
+ROWS, COLS = 512, 1024
+
+
+class Block(nn.Module):
+    """A matmul, GELU + Add + LayerNorm twice, so that equal kernels come together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projections = nn.ModuleList(nn.Linear(COLS, COLS) for _ in range(2))
+        self.norm = nn.LayerNorm(COLS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for projection in self.projections:
+            x = self.norm(nn.functional.gelu(projection(x)) + x)
+        return x
+
+
+@pytest.fixture(scope="module")
+def found() -> Profile:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    return profile(Block().eval(), (torch.randn(ROWS, COLS),), rounds=3)
+
+
+def test_shares_add_up_and_name_what_the_model_does(found: Profile) -> None:
+    assert math.isclose(sum(found.shares.values()), 1.0)
+    assert all(share >= 0 for share in found.shares.values())
+    assert found.shares["matmul"] > 0.1
+    assert found.shares["memory-bound"] > 0.1
+    assert found.shares["attention"] == 0
+    kinds = [(op.target, op.kind) for op in found.ops]
+    assert kinds.count(("addmm.default", "matmul")) == 2
+    assert kinds.count(("native_layer_norm.default", "memory-bound")) == 2
+
+
+def test_equal_kernels_are_one_group_with_all_their_bytes(found: Profile) -> None:
+    (group,) = found.groups
+    assert group.count == 2
+    full = 4 * ROWS * COLS
+    assert group.eager_bytes == 2 * (7 * full + 2 * 4 * COLS + 2 * 4 * ROWS)
+    assert group.fused_bytes >= 2 * (3 * full + 2 * 4 * COLS)
+
+
+def test_the_forecast_knows_nothing_of_the_measurement(found: Profile) -> None:
+    unmeasured = dataclasses.replace(
+        found, id="", groups=tuple(dataclasses.replace(g, measured_us=None) for g in found.groups)
+    )
+    assert unmeasured.id == found.id
+    assert unmeasured.saving_us == found.saving_us
+    assert unmeasured.saved_us is None
+    assert found.saved_us is not None
+    assert found.saved_us > 0
+
+
+def group(eager_us: float, fused_us: tuple[float, float], measured_us: float | None) -> Group:
+    return Group("k", ("gelu",), 1, 3000, 1000, eager_us, fused_us, measured_us)
+
+
+def test_measured_beside_forecast() -> None:
+    assert group(100, (20, 40), None).verdict == "not measured"
+    assert group(100, (20, 40), 30).verdict == "as forecast"
+    assert group(100, (20, 40), 15).verdict.startswith("more")
+    assert group(100, (20, 40), 41.5).verdict == "as forecast"  # a launch and the clock's step
+    assert group(100, (20, 40), 63).verdict.startswith("less")
+    least, most = group(100, (20, 99), None).saving_us
+    assert most == 80
+    assert least == most / WIDEST
+
+
+def test_an_op_is_timed_where_it_stands() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: x)
+
+    def slow(x: Tensor) -> Tensor:
+        return (x @ x) @ x
+
+    graph = torch.fx.experimental.proxy_tensor.make_fx(slow)(torch.randn(400, 400))
+    times = op_times(graph, [torch.randn(400, 400)], torch.device("cpu"))
+    assert [t.kind for t in times.values()] == ["matmul", "matmul"]
+    assert all(t.us > 50 for t in times.values())
+
+
+def test_more_bytes_take_longer() -> None:
+    assert stream_us(256 << 20, torch.device("cpu")) > 10 * stream_us(1 << 20, torch.device("cpu"))
+
+
+MODEL = """
+import torch
+def build():
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64)).eval()
+def example_inputs():
+    return torch.randn(32, 64)
+"""
+
+
+def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "model.py"
+    file.write_text(MODEL)
+    torch._dynamo.reset()
+    ran = CliRunner().invoke(_application(), ["profile", f"{file}:build", "--rounds", "2", "--json"])
+    assert ran.exit_code == 0, ran.output
+    document = json.loads(ran.stdout)
+    assert document["schema"] == "onepass.profile/1"
+    assert {c["name"] for c in document["contenders"]} == {"eager", "onepass"}
+    assert json.loads((tmp_path / "cache" / "profiles" / f"{document['id']}.json").read_text()) == document
+
+
+def test_an_unknown_type_names_the_nearest() -> None:
+    ran = CliRunner().invoke(_application(), ["profile", "hf:brt"])
+    assert "bert" in str(ran.exception)
