@@ -273,6 +273,8 @@ def _compile_advice(message: str) -> str:
             "Name the folder of the header with --include; CUDA's own come with pip install 'onepass[inspect]'. "
             "NVRTC compiles device code alone: keep host code and its headers in another file."
         )
+    if "too much shared data" in message:
+        return "48 KiB of static shared memory is the most; declare more as extern __shared__ and name it with --shared."
     return "Correct the file. NVRTC compiles device code alone: keep host code in another file."
 
 
