@@ -260,8 +260,9 @@ def test_headers_and_folders(tmp_path: Path) -> None:
         ("template <int N> __global__ void k() {}\n", "holds no kernel"),
         (
             'extern "C" __global__ void k() { __shared__ volatile float s[65536]; s[threadIdx.x] = 1; }\n',
-            "too much shared data",
+            r"too much shared data[\s\S]*48 KiB",
         ),
+        ("#include <cstdio>\n__global__ void k() {}\n", r">\s+1 \|[\s\S]*keep host code"),
     ],
 )
 def test_a_bad_source_is_told_with_its_lines(tmp_path: Path, text: str, said: str) -> None:
