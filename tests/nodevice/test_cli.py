@@ -14,7 +14,7 @@ import pytest
 from onepass.cli import main
 from onepass.errors import NoCompiler
 
-VERBS = ("demo", "explain", "doctor", "cache info", "cache clear")
+VERBS = ("demo", "explain", "bench", "export", "inspect", "diff", "doctor", "cache info", "cache clear")
 
 GOOD_FILE = """
 print("a print of the user's")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,9 @@ import pytest
 
 from onepass.analysis.machine_code import Access, read_ptx
 from onepass.analysis.resources import own_shared_bytes, resources_by_kernel, usage_by_kernel
-from onepass.device import of_arch
 from onepass.errors import BadUserFile, NoSuchArchitecture
 from onepass.insight import binaries
-from onepass.insight.inspect import KernelFacts, binding, inspect_file
+from onepass.insight.inspect import KernelFacts, inspect_file
 from onepass.runtime.nvrtc import compile_text
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -188,12 +188,17 @@ def test_source_lines_are_those_of_the_file(copies: Path) -> None:
     assert not any(i.name == "BAR" for place, code in k.code.lines.items() if place[1] != line for i in code)
 
 
-def test_the_limit_that_binds() -> None:
-    a100 = of_arch("sm_80")
-    assert binding(32, 256, 0, a100) == "threads"
-    assert binding(128, 256, 0, a100) == "registers"
-    assert binding(32, 256, 60_000, a100) == "shared memory"
-    assert binding(16, 32, 0, a100) == "blocks"
+def test_occupancy_its_limit_and_its_steps(copies: Path) -> None:
+    k = replace(once(copies, "sm_80")["mixed"], registers=128, threads=256, shared_bytes=0)
+    assert (k.occupancy, k.limit) == (0.25, "registers")
+    assert {(c["direction"], c["value"]) for c in k.to_dict()["cliffs"] if c["resource"] == "registers"} == {
+        ("down", 80),
+        ("up", 129),
+    }
+    assert replace(k, registers=32, dynamic_shared_bytes=60_000).limit == "shared memory"
+    one = replace(k, registers=16, threads=1)
+    assert one.limit == "blocks"
+    assert (one.occupancy, one.to_dict()["thread_occupancy"]) == (0.5, 32 / 2048)
 
 
 def test_both_layouts_of_ptxas_are_read() -> None:
@@ -255,8 +260,9 @@ def test_headers_and_folders(tmp_path: Path) -> None:
         ("template <int N> __global__ void k() {}\n", "holds no kernel"),
         (
             'extern "C" __global__ void k() { __shared__ volatile float s[65536]; s[threadIdx.x] = 1; }\n',
-            "too much shared data",
+            r"too much shared data[\s\S]*48 KiB",
         ),
+        ("#include <cstdio>\n__global__ void k() {}\n", r">\s+1 \|[\s\S]*keep host code"),
     ],
 )
 def test_a_bad_source_is_told_with_its_lines(tmp_path: Path, text: str, said: str) -> None:
@@ -290,7 +296,7 @@ def test_what_can_not_be_found_is_told_with_what_can(copies: Path, tmp_path: Pat
 def test_without_tools_it_says_what_is_missing(
     copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binaries, "tool", lambda name: None)
+    monkeypatch.setattr(binaries, "tools", lambda name: [])
     k = found(copies, "sm_90")["mixed"]
     assert k.registers and k.code and k.code.origin == "PTX"
     assert "nvdisasm is missing: pip install" in " ".join(k.missing)

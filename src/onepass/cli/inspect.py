@@ -89,7 +89,7 @@ def show(output: Output, found: Inspection) -> None:
     from onepass.insight.inspect import IN_FLIGHT_RULE, STATIC_RULE
 
     takes = Table("kernel", "arch", box=None, pad_edge=False)
-    for name in ("registers", "spills st/ld B", "stack B", "shared B", "barriers", "threads", "occupancy"):
+    for name in ("registers", "spills st/ld B", "stack B", "shared B", "barriers", "threads", "warp occ."):
         takes.add_column(name, justify="right")
     takes.add_column("limited by")
     holds = Table("kernel", "arch", "counted in", "memory instructions", box=None, pad_edge=False)
@@ -99,14 +99,32 @@ def show(output: Output, found: Inspection) -> None:
         takes.add_row(*_takes(k))
         holds.add_row(*_holds(k))
     output.console.print(takes)
+    for said in dict.fromkeys(said for k in found.kernels for said in _cliffs(k)):
+        output.text(f"- {said}")
     output.console.print()
     output.console.print(holds)
     for note in dict.fromkeys((*(m for k in found.kernels for m in k.missing), STATIC_RULE, IN_FLIGHT_RULE)):
         output.text(f"- {note}")
 
 
+def _cliffs(k: KernelFacts) -> list[str]:
+    """The nearest steps of occupancy by registers, and the share of threads where it is another than that of warps."""
+    from onepass.analysis.occupancy import cliffs
+    from onepass.insight.inspect import short
+
+    if k.resident is None:
+        return []
+    said = []
+    for c in cliffs(k.resident):
+        if c.resource == "registers":
+            said.append(f"{c.value} registers would give {c.then.warp_share:.1%}")
+    if k.resident.thread_share != k.resident.warp_share:
+        said.append(f"{k.resident.thread_share:.2%} of thread slots")
+    return [f"{short(k.name)} on {k.arch}: {', '.join(said)}"] if said else []
+
+
 def _takes(k: KernelFacts) -> list[str]:
-    from onepass.insight.inspect import demangle
+    from onepass.insight.inspect import short
 
     spills = "?" if k.spill_bytes is None else f"{k.spill_store_bytes} / {k.spill_load_bytes}"
     shared = "?" if k.shared_bytes is None else str(k.shared_bytes)
@@ -115,7 +133,7 @@ def _takes(k: KernelFacts) -> list[str]:
     occupied = "?" if k.occupancy is None else f"{k.occupancy:.1%}"
     assumed = " (assumed)" if k.threads_from == "assumed" else ""
     known = [_known(n) for n in (k.registers, k.stack_bytes, k.barriers)]
-    name = demangle(k.name)
+    name = short(k.name)
     return [
         name,
         k.arch,
@@ -131,14 +149,14 @@ def _takes(k: KernelFacts) -> list[str]:
 
 
 def _holds(k: KernelFacts) -> list[str]:
-    from onepass.insight.inspect import demangle
+    from onepass.insight.inspect import short
 
     if k.code is None:
-        return [demangle(k.name), k.arch, "–", "–", *["?"] * 5]
+        return [short(k.name), k.arch, "–", "–", *["?"] * 5]
     memory = ", ".join(f"{a.space} {a.kind} {n} × {a.bits or 'bulk'}" for a, n in k.code.memory.items())
     c = k.code
     counts = [str(n) for n in (c.total, c.special, c.barriers, c.shuffles)]
-    return [demangle(k.name), k.arch, c.origin, memory or "none", *counts, _known(c.bytes_in_flight)]
+    return [short(k.name), k.arch, c.origin, memory or "none", *counts, _known(c.bytes_in_flight)]
 
 
 def _known(value: Any) -> str:
@@ -146,9 +164,9 @@ def _known(value: Any) -> str:
 
 
 def _show_lines(output: Output, found: Inspection) -> None:
-    from onepass.insight.inspect import demangle
+    from onepass.insight.inspect import short
 
     for k in found.kernels:
-        output.text(f"\n{demangle(k.name)} on {k.arch}")
+        output.text(f"\n{short(k.name)} on {k.arch}")
         for (file, line), code in (k.code.lines if k.code else {}).items():
             output.text(f"  {file}:{line}: {len(code)} instructions: {', '.join(i.opcode for i in code)}")

@@ -162,6 +162,13 @@ def task(
             f"{', '.join(both)} is read and written in place: called again and again it gives other results",
             "Write a function that takes a copy's memory beside it, or returns its result.",
         )
+    starts = [arguments[n].data_ptr() for n in (*reads, *writes) if n in held and arguments[n].numel()]
+    if len(set(starts)) < len(starts):
+        raise BadUserFile(
+            file,
+            "two of the tensors that are read or written are the same memory: their bytes would count twice",
+            "Let example_inputs() give each its own.",
+        )
     if not reads or not writes:
         raise BadUserFile(
             file,
@@ -303,7 +310,7 @@ class _Run:
             x = self.sets[0][name]
             if x.is_floating_point() and name not in self.job.writes:
                 x.copy_(x.flip(0) * 0.75)
-                self.before[name] = x.clone()
+        self.before = {n: self.tensors[n].clone() for n in self.before}
         self.exact = self._exact()
         wrong = self.checked()
         void = f"on new values: {wrong}" if wrong else ""
@@ -350,13 +357,11 @@ def compared(out: Any, exact: Tensor) -> str:
         wrong = int((out != exact).sum())
         return f"{wrong} of {exact.numel()} values differ" if wrong else ""
     unit = OWN_ROUNDINGS * torch.finfo(out.dtype).eps / 2 + INNER_ROUNDINGS * 2.0**-24
-    typical = exact.square().mean().sqrt()
+    finite = exact.isfinite()
+    typical = exact[finite].square().mean().sqrt() if finite.any() else exact.new_zeros(())
     both = out.double()
-    good = (
-        ((both - exact).abs() <= unit * (exact.abs() + typical))
-        | (both == exact)
-        | (both.isnan() & exact.isnan())
-    )
+    near = finite & ((both - exact).abs() <= unit * (exact.abs() + typical))
+    good = near | (both == exact) | (both.isnan() & exact.isnan())
     wrong = int((~good).sum())
     if not wrong:
         return ""

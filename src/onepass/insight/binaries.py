@@ -26,7 +26,7 @@ PACKAGES = {
     "cuobjdump": "nvidia-cuda-cuobjdump",
     "ptxas": "nvidia-cuda-nvcc",
 }
-_FOLDERS = ("nvidia/*/bin", "triton/backends/nvidia/bin")
+_FOLDERS = (("nvidia", "*/bin"), ("triton", "backends/nvidia/bin"))
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,20 @@ class Image:
 
 def tool(name: str) -> str | None:
     """The path of nvdisasm, cuobjdump or ptxas: from a wheel, the PATH or the toolkit; None where there is none."""
-    for package, pattern in (("nvidia", "*/bin"), ("triton", "backends/nvidia/bin")):
+    return next(iter(tools(name)), None)
+
+
+def tools(name: str) -> list[str]:
+    """Every such path, the wheel's first. Triton brings two assemblers, the second for newer PTX."""
+    found = []
+    for package, pattern in _FOLDERS:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
-            for path in sorted(Path(folder).glob(f"{pattern}/{name}"), reverse=True):
-                return str(path)
-    return shutil.which(name) or next((str(p) for p in Path("/usr/local").glob(f"cuda*/bin/{name}")), None)
+            found += [str(p) for p in sorted(Path(folder).glob(f"{pattern}/{name}"), reverse=True)]
+            found += [str(p) for p in sorted(Path(folder).glob(f"{pattern}/{name}-*"))]
+    on_path = shutil.which(name)
+    found += [on_path] if on_path else []
+    return found + [str(p) for p in Path("/usr/local").glob(f"cuda*/bin/{name}")]
 
 
 def how_to_get(name: str) -> str:
@@ -81,14 +89,16 @@ def usage(cubin: bytes, arch: str) -> dict[str, Usage] | str:
 
 
 def assemble(ptx: Path, arch: str) -> tuple[bytes, str] | str:
-    """Machine code of a PTX file and what ptxas says of it; or why there is none."""
-    path = tool("ptxas")
-    if path is None:
-        return how_to_get("ptxas")
+    """Machine code of a PTX file and what ptxas says of it, the first that takes its version; or why there is none."""
+    said = how_to_get("ptxas")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.cubin"
-        done = _run([path, "-v", "-lineinfo", f"-arch={arch}", str(ptx), "-o", str(out)])
-        return (out.read_bytes(), done.stderr) if done.returncode == 0 else done.stderr.strip()
+        for path in tools("ptxas"):
+            done = _run([path, "-v", "-lineinfo", f"-arch={arch}", str(ptx), "-o", str(out)])
+            if done.returncode == 0:
+                return out.read_bytes(), done.stderr
+            said = done.stderr.strip()
+    return said
 
 
 def arch_of(cubin: bytes) -> str | None:

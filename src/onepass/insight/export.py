@@ -140,6 +140,8 @@ def _whole(file: str, name: str, made: Generated) -> Made:
             file, f"`{name}` is {len(made.graphs)} graphs", "Export a function without graph breaks."
         )
     graph = made.graphs[0]
+    if any(c.mutates for c in graph.plan.calls):
+        raise BadUserFile(file, f"`{name}` writes to an argument", "Return a new tensor instead.")
     left = [
         f"{c.target} ({c.reason or 'it stays with PyTorch'})" for c in graph.plan.calls if c.bound != "view"
     ]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from onepass.analysis.machine_code import Access, MachineCode, ptx_threads, read_ptx
-from onepass.analysis.occupancy import occupancy
+from onepass.analysis.occupancy import Occupancy, cliffs, resident
 from onepass.analysis.resources import Resources, resources_by_kernel
-from onepass.device import Device, of_arch
+from onepass.device import limits_of, of_arch
 from onepass.errors import BadUserFile, CompileError
 from onepass.insight import binaries
 from onepass.insight.binaries import ELF, FATBIN, Image
@@ -64,20 +64,24 @@ class KernelFacts:
         return self.spill_store_bytes + self.spill_load_bytes
 
     @property
-    def occupancy(self) -> float | None:
+    def resident(self) -> Occupancy | None:
+        """What a multiprocessor holds of it; None where registers or shared memory are not known."""
         if self.registers is None or self.shared_bytes is None:
             return None
         shared = self.shared_bytes + self.dynamic_shared_bytes
-        return _share(self.registers, self.threads, shared, of_arch(self.arch))
+        limits = limits_of(self.arch)
+        barriers = 1 if self.barriers is None else self.barriers
+        return resident(limits, self.threads, self.registers, shared, barriers=barriers)
+
+    @property
+    def occupancy(self) -> float | None:
+        """By NVIDIA's definition: of warps."""
+        return self.resident.warp_share if self.resident else None
 
     @property
     def limit(self) -> str:
         """What keeps more blocks from being resident; empty where occupancy is not known."""
-        if self.registers is None or self.shared_bytes is None:
-            return ""
-        return binding(
-            self.registers, self.threads, self.shared_bytes + self.dynamic_shared_bytes, of_arch(self.arch)
-        )
+        return " and ".join(self.resident.binding) if self.resident else ""
 
     def widest_bits(self, kind: str) -> int | None:
         """The widest access of global memory of a kind; None where the code is not known or has none."""
@@ -105,7 +109,9 @@ class KernelFacts:
             "threads": self.threads,
             "threads_from": self.threads_from,
             "occupancy": self.occupancy,
+            "thread_occupancy": self.resident.thread_share if self.resident else None,
             "occupancy_limit": self.limit or None,
+            "cliffs": [c.to_dict() for c in cliffs(self.resident)] if self.resident else None,
             "memory": [{**_access_dict(a), "count": n} for a, n in code.memory.items()] if code else None,
             "instructions": code.total if code else None,
             "special_instructions": code.special if code else None,
@@ -143,7 +149,7 @@ class Inspection:
         """The sentence that stands before the table."""
         names = list(dict.fromkeys(k.name for k in self.kernels))
         archs = list(dict.fromkeys(k.arch for k in self.kernels))
-        what = demangle(names[0]) if len(names) == 1 else f"{len(names)} kernels"
+        what = short(names[0]) if len(names) == 1 else f"{len(names)} kernels"
         return f"{what} on {', '.join(archs)}: {self._spills()}; {self._occupancy()}."
 
     def _spills(self) -> str:
@@ -154,7 +160,7 @@ class Inspection:
         if not worst.spill_bytes:
             return "no spills"
         return (
-            f"{demangle(worst.name)} spills on {worst.arch} ({worst.spill_store_bytes} bytes stored, "
+            f"{short(worst.name)} spills on {worst.arch} ({worst.spill_store_bytes} bytes stored, "
             f"{worst.spill_load_bytes} loaded)"
         )
 
@@ -163,7 +169,7 @@ class Inspection:
         if not known:
             return "occupancy not known"
         worst = min(known, key=lambda k: k.occupancy or 0.0)
-        at = f" ({demangle(worst.name)} on {worst.arch})" if len(self.kernels) > 1 else ""
+        at = f" ({short(worst.name)} on {worst.arch})" if len(self.kernels) > 1 else ""
         least = "at least " if len(known) > 1 else ""
         return (
             f"occupancy {least}{worst.occupancy:.0%} of warps with {worst.threads} threads a block "
@@ -172,29 +178,7 @@ class Inspection:
 
     def records(self) -> dict[str, dict[str, Any]]:
         """What a gate judges, by kernel and architecture."""
-        return {f"{demangle(k.name)} on {k.arch}": k.to_dict() for k in self.kernels}
-
-
-def _share(registers: int, threads: int, shared_bytes: int, device: Device) -> float:
-    return float(occupancy(registers, threads, shared_bytes, device))
-
-
-def binding(registers: int, threads: int, shared_bytes: int, device: Device) -> str:
-    """The limit that binds: what, lifted alone, would let more warps be resident.
-
-    Where lifting none helps, what every kernel ends at: the threads of a multiprocessor.
-    """
-    share = _share(registers, threads, shared_bytes, device)
-    lifted = {
-        "registers": _share(1, threads, shared_bytes, device),
-        "shared memory": _share(registers, threads, 0, device),
-        "blocks": _share(registers, threads, shared_bytes, replace(device, blocks=1 << 20)),
-    }
-    found = [name for name, other in lifted.items() if other > share]
-    if found:
-        return " and ".join(found)
-    together = _share(1, threads, 0, replace(device, blocks=1 << 20))
-    return "threads" if together <= share else "several limits at once"
+        return {f"{short(k.name)} on {k.arch}": k.to_dict() for k in self.kernels}
 
 
 # Files
@@ -289,6 +273,8 @@ def _compile_advice(message: str) -> str:
             "Name the folder of the header with --include; CUDA's own come with pip install 'onepass[inspect]'. "
             "NVRTC compiles device code alone: keep host code and its headers in another file."
         )
+    if "too much shared data" in message:
+        return "48 KiB of static shared memory is the most; declare more as extern __shared__ and name it with --shared."
     return "Correct the file. NVRTC compiles device code alone: keep host code in another file."
 
 
@@ -537,6 +523,11 @@ def _cxx() -> Any:
     except (OSError, AttributeError):
         return None
     return library
+
+
+def short(name: str) -> str:
+    """A C++ name as written, without its arguments; a template's stay."""
+    return re.sub(r"\(.*$", "", demangle(name).removeprefix("void "))
 
 
 def _plain(name: str) -> str:

@@ -103,7 +103,9 @@ def _compile(source: str, name: str, arch: str, what: str, added: tuple[str, ...
     log = _read(lib, program, "ProgramLog").decode().rstrip("\0")
     try:
         if failed:
-            lines = tuple(dict.fromkeys(int(n) for n in re.findall(r"\.cu\((\d+)\): error", log)))[:5]
+            lines = tuple(
+                dict.fromkeys(int(n) for n in re.findall(r"\.cu\((\d+)\): (?:catastrophic )?error", log))
+            )[:5]
             raise CompileError(name, source, log, "nvrtc " + " ".join(options), lines)
         return _read(lib, program, what), log
     finally:

@@ -1,0 +1,240 @@
+"""`onepass bench`: what voids a row, what a row holds, and how two are compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from onepass.cli import main
+from onepass.errors import BadUserFile
+from onepass.insight import bench as benching
+from onepass.insight.compare import diff
+from onepass.runtime.timer import Spread
+
+USER = """
+import torch
+import torch.nn.functional as F
+
+print("a print of the user's")
+
+def norm(x, r):
+    return F.layer_norm(x + r, x.shape[-1:])
+
+def wrong_epsilon(x, r):
+    return F.layer_norm(x + r, x.shape[-1:], eps=1e-2)
+
+def kept(x, r, made={}):
+    if "y" not in made:
+        made["y"] = norm(x, r)
+    return made["y"]
+
+def careless(x, r):
+    y = norm(x, r)
+    x[0, 0] = 0
+    return y
+
+def broken(x, r):
+    raise RuntimeError("out of cheese")
+
+def into(x, r, y):
+    torch.add(x, r, out=y)
+
+def half(x, r, y):
+    torch.add(x[:100], r[:100], out=y[:100])
+
+def norm_and_sum(x, r):
+    return norm(x, r), x + r
+
+def total(x, r):
+    return x + r
+
+def example_inputs():
+    return torch.randn(512, 1000), torch.randn(512, 1000)
+"""
+OUT = USER.replace("1000), torch.randn(512, 1000)", "1000), torch.randn(512, 1000), torch.empty(512, 1000)")
+SAME = USER.replace(
+    "return torch.randn(512, 1000), torch.randn(512, 1000)", "return (torch.randn(512, 1000),) * 2"
+)
+
+Invoke = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Invoke:
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "out.py").write_text(OUT)
+    (tmp_path / "same.py").write_text(SAME)
+    monkeypatch.chdir(tmp_path)
+    # The smallest number of sets that still takes turns: what is tested is not how cold a cache is.
+    monkeypatch.setattr(benching.timer, "sets_needed", lambda *_: 2)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["onepass", "bench", *arguments, "--rounds", "3"])
+        try:
+            code = main()
+        except SystemExit as leave:
+            code = leave.code if isinstance(leave.code, int) else 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def asked(target: str, ref: str, writes: str = "y") -> tuple[str, ...]:
+    return target, "--reads", "x,r", "--writes", writes, "--ref", f"user.py:{ref}", "--json"
+
+
+def test_a_row(invoke: Invoke) -> None:
+    code, out, err = invoke(*asked("user.py:norm", "norm"))
+    row = json.loads(out)
+    assert row["schema"] == "onepass.bench/1" and row["verdict"] in err and "a print of the user's" in err
+    assert row["ideal_bytes"] == 3 * 4 * 512 * 1000
+    assert row["roof"]["read_streams"] == 2 and row["roof"]["write_streams"] == 1
+    assert row["tensors"] == dict.fromkeys("xry", "float32 512 × 1000")
+    assert len(row["samples_us"]) == 3
+    if code == 0:  # on a machine that is disturbed between two samples the row may be void, and says why
+        assert row["median_us"] == Spread.of(row["samples_us"]).median
+        assert row["gbps"] == pytest.approx(row["ideal_bytes"] / row["median_us"] / 1e3)
+        assert row["attained"] == pytest.approx(row["gbps"] / row["roof_gbps"])
+    else:
+        assert code == 1 and "of the measured roof" in row["void"]
+
+
+@pytest.mark.parametrize(
+    ("target", "ref", "writes", "said"),
+    [
+        ("user.py:wrong_epsilon", "norm", "y", "values are too far from float64"),
+        ("user.py:kept", "norm", "y", "on new values: y: "),
+        ("user.py:careless", "norm", "y", "it changed x, which --writes does not name"),
+        ("user.py:broken", "norm", "y", "it raised RuntimeError: out of cheese"),
+        ("user.py:norm", "norm_and_sum", "y,s", "it returned 1 results instead of 2"),
+        ("out.py:half", "total", "y", "412000 of 512000 values were never written"),
+    ],
+)
+def test_a_wrong_result_voids_the_row(invoke: Invoke, target: str, ref: str, writes: str, said: str) -> None:
+    code, out, _ = invoke(*asked(target, ref, writes))
+    row = json.loads(out)
+    assert code == 1
+    assert said in row["void"]
+    assert row["median_us"] is row["gbps"] is row["attained"] is None
+
+
+@pytest.mark.parametrize(
+    ("target", "ref", "writes"),
+    [("out.py:into", "total", "y"), ("user.py:norm_and_sum", "norm_and_sum", "y,s")],
+)
+def test_outputs_that_are_parameters_and_several_results(
+    invoke: Invoke, target: str, ref: str, writes: str
+) -> None:
+    _, out, _ = invoke(*asked(target, ref, writes))
+    row = json.loads(out)
+    assert not row["void"] or "of the measured roof" in row["void"]
+    assert row["ideal_bytes"] == (2 + len(writes.split(","))) * 4 * 512 * 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("user.py:norm", "--reads", "x,q", "--writes", "y", "--ref", "user.py:norm"),
+            "Its tensors are x, r",
+        ),
+        (
+            ("user.py:norm", "--reads", "x", "--writes", "x", "--ref", "user.py:norm"),
+            "read and written in place",
+        ),
+        (
+            ("user.py:norm", "--reads", "x", "--writes", "", "--ref", "user.py:norm"),
+            "must each name something",
+        ),
+        (
+            ("user.py:norm", "--reads", "x", "--writes", "a,b", "--ref", "user.py:norm"),
+            "--ref gives 1 results",
+        ),
+        (("user.py:norm", "--reads", "x", "--writes", "y", "--ref", "user.py:nrm"), "has no `nrm`"),
+        (
+            ("user.py:into", "--reads", "x", "--writes", "y", "--ref", "user.py:norm", "--gate", ""),
+            "it has no rule",
+        ),
+        (("out.py:norm", "--reads", "x", "--writes", "y", "--ref", "user.py:norm"), "no arguments of `norm`"),
+    ],
+)
+def test_misuse(invoke: Invoke, arguments: tuple[str, ...], said: str) -> None:
+    code, _, err = invoke(*arguments)
+    assert code == 2
+    assert said in err
+
+
+def test_a_gate_judges_the_row_and_refuses_what_it_lacks(invoke: Invoke) -> None:
+    void = "of the measured roof"
+    code, _, err = invoke(*asked("user.py:norm", "norm"), "--gate", "attained<=0.0001")
+    assert code == 1 and ("gate broken: norm: attained is" in err or void in err)
+    code, _, err = invoke(*asked("user.py:norm", "norm"), "--gate", "spill_bytes==0")
+    assert (code == 2 and "norm has no spill_bytes" in err) or void in err
+
+
+def test_comparing_holds_results_to_their_own_rounding() -> None:
+    exact = torch.randn(64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert benching.compared(exact.to(dtype), exact) == ""
+        assert (
+            benching.compared((exact * (1 + 40 * torch.finfo(dtype).eps)).to(dtype), exact)
+            or dtype is torch.float32
+        )
+        assert "too far" in benching.compared((exact * 1.1).to(dtype), exact)
+    assert "shape" in benching.compared(exact[:1], exact)
+    assert (
+        benching.compared(torch.tensor([torch.inf, torch.nan]), torch.tensor([torch.inf, torch.nan]).double())
+        == ""
+    )
+    assert "too far" in benching.compared(
+        torch.tensor([torch.inf, 0.0]), torch.tensor([-torch.inf, 0.0]).double()
+    )
+
+
+def test_a_task_names_its_results() -> None:
+    def f(x: Any, y: Any) -> None: ...
+
+    x = torch.ones(3)
+    job = benching.task("f.py", f, (x, x.clone()), ["x"], ["y", "z"], f)
+    assert job.results == ("z",)
+    with pytest.raises(BadUserFile):
+        benching.task("f.py", f, (x,), ["y"], ["z"], f)
+
+
+def row(us: float = 100.0, iqr: float = 0.5, roof: float = 4000.0, **more: Any) -> dict[str, Any]:
+    common = {
+        "schema": "onepass.bench/1",
+        "target": "f",
+        "void": "",
+        "device": "d",
+        "protocol": "cold",
+        "versions": {},
+    }
+    rates = {"median_us": us, "iqr_us": iqr, "roof_gbps": roof, "gbps": 3e5 / us, "attained": 3e5 / us / roof}
+    return {**common, **rates, "tensors": {"x": "float32 8"}, **more}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        (row(), row(80), "better"),
+        (row(), row(125), "worse"),
+        (row(), row(101), "cannot tell"),
+        (row(iqr=40), row(60, iqr=40), "cannot tell"),
+        (row(), row(80, device="e"), "not comparable"),
+        (row(), row(80, tensors={"x": "float32 9"}), "not comparable"),
+        (row(), row(80, void="y: 3 of 8 values are too far from float64"), "not comparable"),
+        (row(), {**row(80), "schema": "onepass.inspect/1"}, "not comparable"),
+        (row(), row(80, target="g"), "better"),  # another function on the same tensors
+    ],
+)
+def test_two_rows_compared(old: dict[str, Any], new: dict[str, Any], verdict: str) -> None:
+    (found,) = diff(old, new)
+    assert found.verdict == verdict, found.reason
