@@ -7,7 +7,7 @@ import random
 import re
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import unescape
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -446,6 +446,18 @@ def test_roofs_and_points_stand_where_the_axes_say() -> None:
         assert value(across, x1) == pytest.approx(roof.peak_gflops / roof.bandwidth_gbps, rel=0.01)
         assert value(up, y1) == pytest.approx(roof.peak_gflops, rel=0.01)
         assert x2 > max(d.x for d in figure.dots)  # a roof that ends before the last point bounds nothing
+
+
+def test_a_roof_whose_arithmetic_is_not_known_is_a_slope_alone() -> None:
+    @dataclass(frozen=True)
+    class Slope:
+        kind: str = "measured"
+        bandwidth_gbps: float = 790.0
+        peak_gflops: float | None = None
+
+    figure = roofline_figure([Slope()], [Dot("a", 0.5, 100.0, True)])
+    assert figure is not None
+    assert figure.roofs[0].path.count("L") == 1 and "not known" in figure.roofs[0].says
 
 
 @pytest.mark.parametrize("many", [1, 5, 19, 40])

@@ -20,14 +20,14 @@ Scale = Callable[[float], float]
 
 
 class RoofLike(Protocol):
-    """Units: 1e9 bytes a second, 1e9 operations a second."""
+    """Units: 1e9 bytes a second, 1e9 operations a second; ``peak_gflops`` is None where nobody says."""
 
     @property
     def kind(self) -> str: ...
     @property
     def bandwidth_gbps(self) -> float: ...
     @property
-    def peak_gflops(self) -> float: ...
+    def peak_gflops(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def roofline_figure(roofs: Sequence[RoofLike], dots: Iterable[Dot]) -> RooflineF
     shown = [d for d in dots if d.intensity > 0 and d.gflops > 0]
     if not roofs:
         return None
-    ridges = [r.peak_gflops / r.bandwidth_gbps for r in roofs]
+    flat = [(r.peak_gflops / r.bandwidth_gbps, r.peak_gflops) for r in roofs if r.peak_gflops]
     # Beyond the last point and the ridge on both sides, in whole decades, so that no roof ends early.
-    low_x, high_x = _decades([d.intensity for d in shown] + ridges)
+    low_x, high_x = _decades([d.intensity for d in shown] + [ridge for ridge, _ in flat] or [1.0])
     floors = [low_x * r.bandwidth_gbps for r in roofs]
-    low_y, high_y = _decades([d.gflops for d in shown] + floors + [r.peak_gflops for r in roofs])
+    low_y, high_y = _decades([d.gflops for d in shown] + floors + [peak for _, peak in flat])
 
     def x(value: float) -> float:
         return LEFT + (RIGHT - LEFT) * math.log(value / low_x) / math.log(high_x / low_x)
@@ -98,24 +98,27 @@ def roofline_figure(roofs: Sequence[RoofLike], dots: Iterable[Dot]) -> RooflineF
     def y(value: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * math.log(value / low_y) / math.log(high_y / low_y)
 
-    drawn = []
-    for roof, ridge in zip(roofs, ridges, strict=True):
+    def line(roof: RoofLike) -> str:
         start = max(low_x, low_y / roof.bandwidth_gbps)
-        corners = [
-            (start, start * roof.bandwidth_gbps),
-            (ridge, roof.peak_gflops),
-            (high_x, roof.peak_gflops),
-        ]
-        path = "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in corners)
-        says = f"{roof.kind}: {roof.bandwidth_gbps:,.0f} GB/s, {_flops(roof.peak_gflops)}, ridge {ridge:.1f} FLOP/B"
-        drawn.append(DrawnRoof(roof.kind, path, says))
+        top = roof.peak_gflops or min(high_x * roof.bandwidth_gbps, high_y)
+        corners = [(start, start * roof.bandwidth_gbps), (top / roof.bandwidth_gbps, top)]
+        corners += [(high_x, top)] if roof.peak_gflops else []
+        return "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in corners)
+
     return RooflineFigure(
         tuple(Tick(x(v), f"{v:g}") for v in _powers(low_x, high_x)),
         tuple(Tick(y(v), _flops(v)) for v in _powers(low_y, high_y)),
-        tuple(drawn),
+        tuple(DrawnRoof(roof.kind, line(roof), _words(roof)) for roof in roofs),
         tuple(_dots(shown, x, y)),
         max(len(shown) - MOST_LABELS, 0),
     )
+
+
+def _words(roof: RoofLike) -> str:
+    memory = f"{roof.kind}: {roof.bandwidth_gbps:,.0f} GB/s"
+    if not roof.peak_gflops:
+        return f"{memory}, arithmetic not known"
+    return f"{memory}, {_flops(roof.peak_gflops)}, ridge {roof.peak_gflops / roof.bandwidth_gbps:.1f} FLOP/B"
 
 
 def _dots(dots: Sequence[Dot], x: Scale, y: Scale) -> list[DrawnDot]:
