@@ -136,6 +136,14 @@ def test_registers_spills_and_measured_times_of_a_gpu_are_shown(one: Report) -> 
     assert widths[:2] == [round(100 * 14.5 / 16.25, 1), 100.0]
 
 
+def test_what_the_machine_code_holds_is_shown_where_it_was_read(one: Report) -> None:
+    found = (("LDG 128 bits", "4"), ("instructions", "212"))
+    with_code = replace(one, kernels=(kernel("read", machine_code=found), kernel("unread")))
+    cards = {e.text.split()[0]: e.text for e in Read.page(report_page(with_code)).all("article")}
+    assert "Machine code" in cards["read"] and "LDG 128 bits" in cards["read"] and "212" in cards["read"]
+    assert "Machine code" not in cards["unread"]
+
+
 def boundary(plan: Plan) -> Counter[tuple[str, str]]:
     """Pairs of items with a tensor between them of which one is a kernel, read off the plan itself."""
     items = [i.cluster if isinstance(i, Built) else i for i in plan.items]
@@ -315,6 +323,23 @@ def test_equal_layers_are_drawn_once_and_every_edge_is_behind_one_drawn(layers: 
     assert len(folded.boxes) <= 17
     drawn = sum(box.times * (box.kind == "kernel") for box in folded.boxes)
     assert drawn == layers
+
+
+def test_edges_drawn_as_one_keep_each_reason() -> None:
+    """A layer ends with its norm, whose edges into the next layers are cut for three reasons."""
+    flow = layered(8)
+    names = [box.name for box in flow.boxes]
+    skips = [
+        Edge(f"norm{i}", f"{target}{i + 1}", 64, cut=Cut(reason, "", 0, 0.0))
+        for i in range(7)
+        for target, reason in (("norm", "cycle"), ("q", "too_large"))
+    ]
+    folded = fold(replace(flow, edges=(*flow.edges, *skips)))
+    assert len(folded.boxes) < len(names)
+    assert sum(e.times for e in folded.edges) == len(flow.edges) + len(skips)
+    (mixed,) = (e for e in folded.edges if e.others)
+    assert mixed.cut is not None
+    assert {mixed.cut.reason, *mixed.others} == {"compute_bound", "cycle", "too_large"}
 
 
 def test_a_layer_that_is_cut_for_another_reason_is_not_folded_away() -> None:

@@ -40,7 +40,7 @@ class Cut:
 class Edge:
     """What one box leaves in memory for another, or, inside a box, one op in registers for another.
 
-    ``times`` edges like it stand behind one of a folded flow.
+    ``times`` edges like it stand behind one of a folded flow, some of them cut for ``others`` of the reasons.
     """
 
     source: str
@@ -49,6 +49,7 @@ class Edge:
     tensors: int = 1
     cut: Cut | None = None
     times: int = 1
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,7 @@ def fold(flow: Flow) -> Flow:
     edges: dict[tuple[str, str], Edge] = {}
     for edge in flow.edges:
         ends = _ends(edge, home, again)
-        before = edges.get(ends)
-        edges[ends] = (
-            replace(edge, source=ends[0], target=ends[1])
-            if before is None
-            else replace(before, times=before.times + 1, cut=before.cut or edge.cut)
-        )
+        edges[ends] = _together(edges.get(ends), replace(edge, source=ends[0], target=ends[1]))
     counts = {again[name][2] for name in again}
     boxes: list[Box] = []
     after = dict(more)
@@ -48,6 +43,15 @@ def fold(flow: Flow) -> Flow:
             times = repeats[again[box.name][0]][2] if box.name in counts else 1
             boxes.append(replace(box, times=times))
     return Flow(tuple(boxes), tuple(edges.values()))
+
+
+def _together(before: Edge | None, edge: Edge) -> Edge:
+    if before is None:
+        return edge
+    reasons = {e.cut.reason for e in (before, edge) if e.cut} | {*before.others}
+    cut = before.cut or edge.cut
+    others = tuple(sorted(reasons - {cut.reason})) if cut else ()
+    return replace(before, times=before.times + 1, cut=cut, others=others)
 
 
 def _ends(edge: Edge, home: dict[str, str], again: dict[str, tuple[int, int, str]]) -> tuple[str, str]:

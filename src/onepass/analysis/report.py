@@ -47,6 +47,9 @@ class KernelRow:
     measured_us: float | None
     bound: str
     source: str
+    machine_code: tuple[
+        tuple[str, str], ...
+    ] = ()  # what its machine code holds, in words; empty where none was read
 
     @property
     def arithmetic_intensity(self) -> float:

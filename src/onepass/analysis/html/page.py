@@ -98,6 +98,15 @@ def _environment() -> Environment:
     return made
 
 
+def table_section(
+    anchor: str, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], kinds: str
+) -> Section:
+    """A table as a section. ``kinds`` has a letter a column: ``n`` numbers, ``w`` words that may wrap, a space names."""
+    styles = [{"n": "n", "w": "words", " ": ""}[kind] for kind in kinds]
+    body = render("table.html.j2", label=title, head=head, rows=rows, styles=styles)
+    return Section(anchor, title, body)
+
+
 def check_path(path: str | Path) -> Path:
     """The path as one. Raises: BadReportPath where its name does not end in .html."""
     if Path(path).suffix.lower() not in (".html", ".htm"):
@@ -295,6 +304,16 @@ def _left(left: Sequence[LeftRow]) -> Section | None:
     groups: dict[tuple[str, str, str], list[LeftRow]] = {}
     for row in left:
         groups.setdefault((row.op, row.bound, row.reason), []).append(row)
-    rows = [(*key, len(same), sum(row.nbytes for row in same)) for key, same in groups.items()]
-    rows.sort(key=lambda row: (row[1] == "compute", -row[4]))
-    return Section("left", "Left to PyTorch", render("left.html.j2", rows=rows)) if rows else None
+    if not groups:
+        return None
+    ordered = sorted(groups.items(), key=lambda g: (g[0][1] == "compute", -sum(row.nbytes for row in g[1])))
+    rows = [
+        (
+            op,
+            str(len(same)),
+            "–" if bound == "compute" else text.nbytes(sum(row.nbytes for row in same)),
+            reason or "bound by arithmetic: PyTorch's by design",
+        )
+        for (op, bound, reason), same in ordered
+    ]
+    return table_section("left", "Left to PyTorch", ("op", "times", "moved", "why"), rows, " nnw")

@@ -118,6 +118,8 @@ def _shown(
     if not cut.bytes_saved:  # the planner gave up before it had a kernel to compare with
         saves = f"at most {nbytes(2 * edge.nbytes)}: writing and reading what is on the edge"
     meaning = reasons.get(cut.reason, cut.reason)
+    for other in edge.others:
+        meaning += f"; some of the {edge.times} for {other}: {reasons.get(other, other)}"
     return ShownCut(
         number, titles[edge.source], titles[edge.target], nbytes(edge.nbytes), cut, meaning, saves, edge.times
     )
