@@ -43,7 +43,7 @@ test-gpu: $(TO_TEST)
 	$(RUN) -m pytest tests/gpu $(ARGS)
 
 test-browser: $(TO_TEST)
-	ONEPASS_TEST_BROWSER=1 $(RUN) -m pytest tests/browser $(ARGS)
+	BROWSER_REQUIRED=1 $(RUN) -m pytest tests/browser $(ARGS)
 
 bench: $(TO_TEST)
 	$(RUN) benchmarks/run.py $(ARGS)

@@ -16,7 +16,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 def missing(reason: str) -> None:
     """`make test` says that these tests are skipped; `make test-browser` asked for them, so there it is a failure."""
     message = f"no browser tests: {reason}; Debian and Ubuntu: apt-get install chromium"
-    if os.environ.get("ONEPASS_TEST_BROWSER"):
+    if os.environ.get("BROWSER_REQUIRED"):
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
 

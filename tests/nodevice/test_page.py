@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import re
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -421,6 +423,26 @@ def test_no_box_lies_over_another_and_no_line_crosses_one(seed: int) -> None:
             (placed.centres[target][0], placed.centres[target][1] - sizes[target][1] / 2)
         )
     assert not over(placed, sizes)
+
+
+def test_the_same_graph_is_placed_alike_in_every_process() -> None:
+    """Sets of names are walked in another order by each process."""
+    sizes, edges = random_graph(7)
+    ask = f"""if True:
+        from onepass.analysis.html.layout import lay_out
+        print(sorted(lay_out({sizes!r}, {edges!r}).centres.items()), [*{{*{sorted(sizes)!r}}}][0])"""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", ask],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.rpartition("]")
+        for seed in ("1", "2")
+    ]
+    assert len(sizes) > 3 and len({places for places, _, _ in said}) == 1
+    assert len({first for _, _, first in said}) == 2  # the two do walk sets differently
 
 
 def test_boxes_placed_without_regard_to_their_size_would_be_seen() -> None:

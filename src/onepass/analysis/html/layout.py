@@ -47,59 +47,51 @@ def lay_out(sizes: Mapping[str, Size], edges: Iterable[tuple[str, str]], gap: Po
     return Layout(centres, paths, max(left - gap[0], 0.0), height)
 
 
-def _layers(
-    sizes: Mapping[str, Size], edges: Sequence[tuple[str, str]]
-) -> list[tuple[list[list[str]], list[tuple[str, str]]]]:
-    """Each connected part: its layers from the top, each from the left, and edges from one layer to the next.
+Layers = list[list[str]]  # from the top, each from the left
+Steps = list[tuple[str, str]]  # from one layer to the next
 
-    A name that is not in ``sizes`` is a lane of an edge through a layer.
-    """
-    names = list(sizes)
-    number = {name: i for i, name in enumerate(names)}
-    found: list[tuple[list[list[str]], list[tuple[str, str]]]] = []
-    for positions, _, _, steps in _sugiyama([(number[s], number[t]) for s, t in edges]):
-        name = {n: names[n] if n < len(names) else f"lane:{len(found)}:{n}" for n, _ in positions}
+
+def _layers(sizes: Mapping[str, Size], edges: Sequence[tuple[str, str]]) -> list[tuple[Layers, Steps]]:
+    """Each connected part. A name that begins with ``lane:`` is where an edge passes through a layer."""
+    ends = {end for edge in edges for end in edge}
+    linked = [name for name in sizes if name in ends]
+    found: list[tuple[Layers, Steps]] = []
+    for positions, steps in _sugiyama(linked, edges):
+        part = len(found)
+        name = {n: linked[n] if n < len(linked) else f"lane:{part}:{n}" for n, _ in positions}
         rows: dict[float, list[tuple[float, str]]] = defaultdict(list)
         for n, (x, y) in positions:
-            rows[round(-y, 3)].append((x, name[n]))
+            rows[round(-y, 3)].append((x, name[n]))  # the library's y grows upwards
         layers = [[each for _, each in sorted(rows[y])] for y in sorted(rows)]
-        found.append((layers, [(name[s], name[t]) for s, t in steps or ()]))
-    linked = {end for edge in edges for end in edge}
-    return [*found, *(([[name]], []) for name in names if name not in linked)]
+        found.append((layers, [(name[s], name[t]) for s, t in steps]))
+    return [*found, *(([[name]], []) for name in sizes if name not in ends)]
 
 
 def _sugiyama(
-    edges: list[tuple[int, int]],
-) -> list[tuple[list[tuple[int, Point]], float, float, list[tuple[int, int]]]]:
+    names: Sequence[str], edges: Sequence[tuple[str, str]]
+) -> list[tuple[list[tuple[int, Point]], list[tuple[int, int]]]]:
+    """Positions and steps of each connected part. Names are given as numbers: of names the library makes a set, whose
+    order changes from process to process. Numbers beyond those of the names are lanes."""
     if not edges:
         return []
     try:
         from fast_sugiyama import from_edges
     except ImportError as error:
         raise MissingPackage("a page with a picture of the data flow", "fast-sugiyama", "html") from error
-    # The library takes numbers that need not be dense, but numbers lanes from the count of those it got.
-    dense = {n: i for i, n in enumerate(sorted({end for edge in edges for end in edge}))}
-    back = sorted(dense)
-    many = len(back)
-    top = max(back) + 1
+    number = {name: i for i, name in enumerate(names)}
     layouts = from_edges(
-        [(dense[s], dense[t]) for s, t in edges], vertex_spacing=100, dummy_vertices=True, dummy_size=100
+        [(number[s], number[t]) for s, t in edges], vertex_spacing=100, dummy_vertices=True, dummy_size=100
     )
-
-    def real(n: int | str) -> int:
-        n = int(n)
-        return back[n] if n < many else top + n + 1_000_000
-
     return [
-        ([(real(n), xy) for n, xy in positions], w, h, [(real(s), real(t)) for s, t in steps or ()])
-        for positions, w, h, steps in layouts
+        ([(int(n), xy) for n, xy in positions], [(int(s), int(t)) for s, t in steps or ()])
+        for positions, _, _, steps in layouts
     ]
 
 
 class _Part:
     """One connected part while it is being placed."""
 
-    def __init__(self, layers: list[list[str]], steps: list[tuple[str, str]]) -> None:
+    def __init__(self, layers: Layers, steps: Steps) -> None:
         self.layers, self.steps = layers, steps
         self.above: dict[str, list[str]] = defaultdict(list)
         self.below: dict[str, list[str]] = defaultdict(list)
