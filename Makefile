@@ -1,11 +1,12 @@
 # Needs Python 3.11 or newer, a C++ compiler and the Python package index; everything else goes into .venv.
 #
-#   make demo       embed Python's own reference with a real model, in eager and with onepass, and compare
-#   make test       every test that needs no GPU
-#   make test-gpu   the tests that need a CUDA GPU
-#   make bench      measure on this machine; rows are added to benchmarks/results/
-#   make check      ruff and mypy
-#   make clean      remove what the commands above made
+#   make demo          embed Python's own reference with a real model, in eager and with onepass, and compare
+#   make test          every test that needs no GPU
+#   make test-gpu      the tests that need a CUDA GPU
+#   make test-browser  those that need a Chromium; make test skips them, and says so, where there is none
+#   make bench         measure on this machine; rows are added to benchmarks/results/
+#   make check         ruff and mypy
+#   make clean         remove what the commands above made
 #
 # Where nothing can be installed, name an interpreter that already has the packages: make test INTERPRETER=python3
 
@@ -30,7 +31,7 @@ endif
 # One pip call per environment: a second one could pull a torch other than the pinned one.
 INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e
 
-.PHONY: demo test test-gpu bench check clean
+.PHONY: demo test test-gpu test-browser bench check clean
 
 demo: $(TO_RUN)
 	$(RUN) -m onepass demo
@@ -40,6 +41,9 @@ test: $(TO_TEST)
 
 test-gpu: $(TO_TEST)
 	$(RUN) -m pytest tests/gpu $(ARGS)
+
+test-browser: $(TO_TEST)
+	BROWSER_REQUIRED=1 $(RUN) -m pytest tests/browser $(ARGS)
 
 bench: $(TO_TEST)
 	$(RUN) benchmarks/run.py $(ARGS)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 import torch
 
+from onepass.analysis.flow import Cut, Flow, flow
 from onepass.analysis.occupancy import occupancy
-from onepass.analysis.report import STAYS, DecisionRow, KernelRow, LeftRow, Report, Totals
-from onepass.analysis.roofline import bound
+from onepass.analysis.report import STAYS, DecisionRow, KernelRow, LeftRow, Report, Roof, Totals
+from onepass.analysis.roofline import bound, peak_gflops
 from onepass.analysis.traffic import eager_bytes, memory_bound, number, ops_inside, values
 from onepass.build import Built, Plan
 from onepass.capture.backend import Backend
@@ -63,9 +65,17 @@ def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
             "needs gradients and all of it runs in PyTorch"
         )
     notes += [_attention_note(found) for found in backend.attention]
+    return report(plans, measured, notes)
+
+
+def report(plans: Sequence[Plan], measured_us: Sequence[list[float]], notes: Sequence[str]) -> Report:
+    """The report of planned graphs. ``measured_us`` has a list for each plan, empty where nothing was timed."""
     kernels: list[KernelRow] = []
-    for plan, times in zip(plans, measured, strict=True):
-        kernels += kernel_rows(plan, times)
+    flows: list[Flow] = []
+    for plan, times in zip(plans, measured_us, strict=True):
+        rows = kernel_rows(plan, times)
+        flows.append(plan_flow(plan, rows, len(kernels)))
+        kernels += rows
     return Report(
         device=_device(plans),
         kernels=tuple(kernels),
@@ -74,7 +84,30 @@ def explain(f: Callable[..., Any], *inputs: Any, run: bool = False) -> Report:
         totals=_sum([totals(plan) for plan in plans]),
         notes=tuple(notes),
         reasons=REASONS,
+        flows=tuple(flows),
+        roofs=roofs(plans),
     )
+
+
+def plan_flow(plan: Plan, rows: Sequence[KernelRow], first_kernel: int = 0) -> Flow:
+    """The data flow of a plan; ``first_kernel`` is how many kernels the report has before this plan's ``rows``."""
+    cuts: dict[tuple[str, str], Cut] = {}
+    for d in plan.decisions:
+        if d.verdict == "kept":  # two items with several tensors between them have a decision for each
+            first = cuts.get(d.between, Cut(d.reason, d.detail, 0, 0.0))
+            cuts[d.between] = replace(
+                first, bytes_saved=first.bytes_saved + d.bytes_saved, us_saved=first.us_saved + d.us_saved
+            )
+    items = [item.cluster if isinstance(item, Built) else item for item in plan.items]
+    return flow(plan.program, items, [row.name for row in rows], cuts, plan.hints, first_kernel)
+
+
+def roofs(plans: Sequence[Plan]) -> tuple[Roof, ...]:
+    """What the device of the first kernel reaches, as the time model has it."""
+    device = next((k.device for plan in plans for k in plan.kernels), None)
+    if device is None:
+        return ()
+    return (Roof("time model", device.bandwidth_gbps, peak_gflops(device), device.source),)
 
 
 def _requires_grad(f: Callable[..., Any], inputs: tuple[Any, ...]) -> bool:
@@ -88,7 +121,7 @@ def _attention_note(found: Any) -> str:
     return f"attention {where}, mask {found.mask}: {found.reason}"
 
 
-def _device(plans: list[Plan]) -> str:
+def _device(plans: Sequence[Plan]) -> str:
     names = dict.fromkeys(k.device.name for plan in plans for k in plan.kernels)
     return ", ".join(names) or "cpu"
 

@@ -111,7 +111,20 @@ class CannotWrite(OnepassError):
         return f"{self.path} can't be written: {self.message}"
 
     def advice(self) -> str:
-        return "Name another place with --out, or make this one writable."
+        return "Name another place, or make this one writable."
+
+
+@dataclass(eq=False)
+class BadReportPath(OnepassError):
+    """A report can't be kept in a file of this name."""
+
+    path: str
+
+    def what(self) -> str:
+        return f"{self.path}: a report is kept as a page, in a file whose name ends in .html"
+
+    def advice(self) -> str:
+        return "Name one that does, for example report.html; report.text and report.to_dict() give the other forms."
 
 
 @dataclass(eq=False)

@@ -131,6 +131,9 @@ class Report:
 
     text = "the report of the model"
 
+    def save(self, path: Path) -> None:
+        path.write_text("<p>the page of the model")
+
     def to_dict(self) -> dict[str, Any]:
         totals = {
             "eager_kernels": 60,
@@ -175,6 +178,7 @@ class Outcome:
     out: str
     report: str
     explained: Any
+    page: str
 
 
 Invoke = Callable[[Story], Outcome]
@@ -193,7 +197,8 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             command.demo(out=tmp_path / "kept", passes=1, device="cpu", json=True)
         report = (tmp_path / "kept" / "report.txt").read_text()
         explained = json.loads((tmp_path / "kept" / "explain.json").read_text())
-        return Outcome(leave.value.exit_code, capsys.readouterr().out, report, explained)
+        page = (tmp_path / "kept" / "report.html").read_text()
+        return Outcome(leave.value.exit_code, capsys.readouterr().out, report, explained, page)
 
     return run
 
@@ -208,6 +213,7 @@ def test_the_whole_of_it_with_a_right_back_end(right_story: Story, invoke: Invok
     assert document["throughput"]["pairs"] == len(batches([passage.text for passage in LITTLE], CPU))
     assert len(document["answers"]) == len(passages.QUESTIONS)
     assert outcome.explained == Report().to_dict()
+    assert outcome.page == "<p>the page of the model"
 
 
 def test_the_report_says_it_all_without_a_terminal(right_story: Story, invoke: Invoke) -> None:

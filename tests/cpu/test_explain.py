@@ -355,3 +355,17 @@ def test_a_graph_that_stays_is_the_verdict(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("ONEPASS_DISABLE", "1")
     report = onepass.explain(torch.sin, torch.randn(4))
     assert report.verdict.startswith("All of it runs in PyTorch: ONEPASS_DISABLE is set")
+
+
+# The page
+
+
+def test_a_run_is_kept_as_a_page_with_predicted_beside_measured(tmp_path: Path) -> None:
+    inputs = (torch.randn(64, 257), torch.randn(64, 257), torch.ones(257), torch.zeros(257))
+    report = onepass.explain(block, *inputs, run=True)
+    report.save(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    (kernel,) = report.kernels
+    assert kernel.measured_us is not None
+    assert f"{kernel.measured_us:,.1f} µs" in page and f"{kernel.predicted_us:,.1f} µs" in page
+    assert kernel.name in page and "report.html" not in page

@@ -61,6 +61,9 @@ class Report:
     text = "one kernel\n  three passes"
     kernels = (Kernel("gelu_add", "// the source of gelu_add\n"),)
 
+    def save(self, path: Path) -> None:
+        path.write_text("<p>one kernel")
+
     def to_dict(self) -> dict[str, Any]:
         return {"schema": "onepass.explain/1", "kernels": [{"name": "gelu_add"}]}
 
@@ -206,6 +209,24 @@ def test_our_own_error_is_told_plainly_even_when_wrapped(
     assert outcome.code == 2
     assert outcome.err.rpartition("error: ")[2].startswith("no C++ compiler found; looked for g++, clang++")
     assert "Traceback" not in outcome.err
+
+
+def test_explain_keeps_a_page(invoke: Invoke, tmp_path: Path, explained: list[tuple[Any, ...]]) -> None:
+    page = tmp_path / "report.html"
+    outcome = invoke("explain", write(tmp_path, GOOD_FILE) + ":double", "--html", str(page), "--json")
+    assert outcome.code == 0
+    assert page.read_text() == "<p>one kernel"
+    assert str(page) in outcome.err
+    assert json.loads(outcome.out)["schema"] == "onepass.explain/1"
+
+
+def test_a_page_of_another_name_is_refused_before_anything_is_compiled(
+    invoke: Invoke, tmp_path: Path, explained: list[tuple[Any, ...]]
+) -> None:
+    outcome = invoke("explain", write(tmp_path, GOOD_FILE) + ":double", "--html", "report.pdf")
+    assert outcome.code == 2
+    assert "report.pdf" in outcome.err and ".html" in outcome.err
+    assert not explained
 
 
 def test_explain_prints_the_report(invoke: Invoke, tmp_path: Path, explained: list[tuple[Any, ...]]) -> None:

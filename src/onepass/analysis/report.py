@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
 
+from onepass.analysis.flow import Flow, plain
 from onepass.analysis.roofline import intensity
+from onepass.errors import CannotWrite, MissingPackage
 
 WIDTH = 100
 MOST_LINES = 8  # of decisions with one reason; a model with many different layers has hundreds
@@ -43,6 +47,9 @@ class KernelRow:
     measured_us: float | None
     bound: str
     source: str
+    machine_code: tuple[
+        tuple[str, str], ...
+    ] = ()  # what its machine code holds, in words; empty where none was read
 
     @property
     def arithmetic_intensity(self) -> float:
@@ -81,6 +88,7 @@ class DecisionRow:
     detail: str
     bytes_saved: int
     us_saved: float
+    between: tuple[str, str] = ("", "")  # the two items by name
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -119,6 +127,16 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class Roof:
+    """What a device can reach. Units: 1e9 bytes a second, 1e9 fp32 operations a second. ``source`` says who says so."""
+
+    kind: Literal["datasheet", "measured", "time model"]
+    bandwidth_gbps: float
+    peak_gflops: float
+    source: str
+
+
+@dataclass(frozen=True)
 class Report:
     """What a function runs as, and why."""
 
@@ -129,6 +147,8 @@ class Report:
     totals: Totals
     notes: tuple[str, ...]
     reasons: dict[str, str]  # reason code → what it means
+    flows: tuple[Flow, ...] = ()  # of each graph, in the order of the kernels
+    roofs: tuple[Roof, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form, schema onepass.explain/1."""
@@ -139,6 +159,29 @@ class Report:
             "decisions": [decision.to_dict() for decision in self.decisions],
             "totals": dict(self.totals.__dict__),
         }
+
+    def save(self, path: str | Path) -> None:
+        """Writes the report as a page: one HTML file that needs no network.
+
+        Raises: BadReportPath where the name does not end in .html, CannotWrite, MissingPackage
+        """
+        from onepass.analysis.html.page import check_path, report_page
+
+        file = check_path(path)
+        page = report_page(self)
+        try:
+            file.write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise CannotWrite(str(file), error.strerror or str(error)) from error
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that a notebook's styles and the page's leave each other alone."""
+        from onepass.analysis.html.page import in_frame, report_page
+
+        try:
+            return in_frame(report_page(self))
+        except MissingPackage as missing:
+            return f"<pre>{escape(self.text)}</pre><p>{escape(str(missing))}</p>"
 
     @property
     def text(self) -> str:
@@ -266,7 +309,7 @@ def _left(left: tuple[LeftRow, ...]) -> list[str]:
         why = reason or "bound by arithmetic: PyTorch's by design"
         moved = "" if same[0].bound == "compute" else f", {_bytes(sum(r.nbytes for r in same))}"
         lines += _wrap(
-            f"{_plain(op)} {_times(len(same))}{moved}: {why}".replace(" ,", ",").replace(" :", ":"), "  "
+            f"{plain(op)} {_times(len(same))}{moved}: {why}".replace(" ,", ",").replace(" :", ":"), "  "
         )
     return lines
 
@@ -306,13 +349,8 @@ def _counted(texts: Iterable[str]) -> list[str]:
 
 def _short(ops: str) -> str:
     """The ops of a cluster, without PyTorch's prefixes, the first and last few of many."""
-    names = [_plain(name) for name in ops.split("+")]
+    names = [plain(name) for name in ops.split("+")]
     return "+".join(names if len(names) <= 6 else [*names[:3], f"{len(names) - 5} more", *names[-2:]])
-
-
-def _plain(name: str) -> str:
-    """``gelu`` for ``gelu.default``, ``softmax`` for ``_softmax.default``, ``attention`` for onepass's own."""
-    return name.removeprefix("onepass.").split(".")[0].removeprefix("native_").removeprefix("_")
 
 
 def _n(n: int, what: str) -> str:

@@ -45,7 +45,7 @@ def traffic(cluster: Cluster, hints: Mapping[str, int]) -> Traffic:
     Units: bytes; operations, lane instructions and special-function instructions, at typical sizes.
     """
     tensors = cluster.tensors
-    read = sum(n * tensors[name].dtype.nbytes for name, n in _elements_read(cluster, hints).items())
+    read = sum(n * tensors[name].dtype.nbytes for name, n in elements_read(cluster, hints).items())
     written = sum(values(cluster, s.level, hints) * tensors[s.tensor].dtype.nbytes for s in cluster.stores)
     half = cluster.half
     flops = instructions = special = 0
@@ -73,7 +73,7 @@ def values(cluster: Cluster, level: Level, hints: Mapping[str, int]) -> int:
     return number(cluster.space.numel if level == "full" or rows is None else rows, hints)
 
 
-def _elements_read(cluster: Cluster, hints: Mapping[str, int]) -> dict[str, int]:
+def elements_read(cluster: Cluster, hints: Mapping[str, int]) -> dict[str, int]:
     """Elements read of each tensor: loads of one tensor share what they read, gathered rows count one by one."""
     reads: dict[str, int] = {}
     for node in cluster.nodes:

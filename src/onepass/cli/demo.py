@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
-from onepass.errors import CannotWrite, NoSuchDevice
+from onepass.errors import CannotWrite, MissingPackage, NoSuchDevice
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,9 @@ _REPORT_WIDTH = 110
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Folder for explain.json and report.txt.")] = _OUT,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for explain.json, report.txt and report.html.")
+    ] = _OUT,
     passes: Annotated[
         int | None, typer.Option("--passes", min=1, help="How often to go over the text: 2, on a GPU 10.")
     ] = None,
@@ -48,7 +50,9 @@ def demo(
     page = _page(story)
     output.console.print(page)
     _keep(story, page, out)
-    output.text(f"\nkept: {out / 'explain.json'}, {out / 'report.txt'}")
+    output.text(
+        f"\nkept: {out / 'explain.json'}, {out / 'report.txt'}{_keep_html(story, out / 'report.html')}"
+    )
     output.document(story.to_dict())
     raise typer.Exit(EXIT_FINE if story.right else EXIT_WORSE)
 
@@ -200,3 +204,12 @@ def _keep(story: "Story", page: Group, out: Path) -> None:
         console.print(page)
         console.print()
         console.print(story.report.text, markup=False, soft_wrap=True)
+
+
+def _keep_html(story: "Story", path: Path) -> str:
+    """Says what was kept, or why not: the demonstration is complete without the page."""
+    try:
+        story.report.save(path)
+    except MissingPackage as missing:
+        return f"\nno {path.name}: {missing}"
+    return f", {path}"

@@ -1,5 +1,6 @@
 """`onepass explain FILE.py:NAME`: what a function would run as, and why."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,11 +17,18 @@ def explain(
     ] = False,
     source: Annotated[bool, typer.Option("--source", help="Add the source text of each kernel.")] = False,
     run: Annotated[bool, typer.Option("--run", help="Also run and time each kernel.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the report as one HTML page.")
+    ] = None,
 ) -> None:
     """Show the kernels, bytes and decisions for a function in a file."""
     from onepass.cli.target import blamed, load
 
     output = Output.open(json)
+    if html is not None:
+        from onepass.analysis.html.page import check_path
+
+        check_path(html)  # before the minutes that a large model takes
     with output.foreign_prints():
         loaded = load(target)
         from onepass import api  # after the file's own errors are out: PyTorch takes seconds to import
@@ -28,6 +36,9 @@ def explain(
         with blamed(loaded):
             report = api.explain(loaded.function, *loaded.inputs, run=run)
     output.text(report.text)
+    if html is not None:
+        report.save(html)
+        output.text(f"\nkept: {html}")
     if source and not json:
         for kernel in report.kernels:
             output.text(f"\n// {kernel.name}\n{kernel.source.rstrip()}")

@@ -44,7 +44,9 @@ def hand_over(merged: Merged, program: Program, fit: Fit, fuel: int | None = Non
             bare = replace(call, target=WITHOUT_BIAS[call.target], reads=call.addend.others, bare=True)
             items[found[0]], items[i] = taken, bare
         verdict: Literal["fused", "kept"] = "fused" if reason == "bias" else "kept"
-        decisions.append(Decision(call.name, cluster.name, verdict, reason, "", 0, 0.0))
+        decisions.append(
+            Decision(call.name, cluster.name, verdict, reason, "", 0, 0.0, (call.name, cluster.name))
+        )
     return Merged(tuple(items), tuple(decisions))
 
 

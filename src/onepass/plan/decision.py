@@ -23,7 +23,10 @@ REASONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Decision:
-    """One pair the planner looked at. Units: bytes and µs that fusing saves (estimates)."""
+    """One pair the planner looked at. Units: bytes and µs that fusing saves (estimates).
+
+    ``source`` and ``target`` say what the two are made of, ``between`` which items they were, by name.
+    """
 
     source: str
     target: str
@@ -32,3 +35,4 @@ class Decision:
     detail: str
     bytes_saved: int
     us_saved: float
+    between: tuple[str, str] = ("", "")

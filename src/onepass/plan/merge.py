@@ -135,8 +135,10 @@ class _Merger:
     def attempt(
         self, a: int, b: int, first: Cluster, second: Cluster, kind: str
     ) -> tuple[Cluster, bool, Decision] | Decision:
+        ends = (first.name, second.name)
+
         def refuse(reason: str, detail: str = "", saved: int = 0, us: float = 0.0) -> Decision:
-            return Decision(_name(first), _name(second), "kept", reason, detail, saved, us)
+            return Decision(_name(first), _name(second), "kept", reason, detail, saved, us, ends)
 
         if first.device != second.device:
             return refuse("device", f"{first.device} and {second.device}")
@@ -173,7 +175,7 @@ class _Merger:
         return (
             joined,
             drop_first,
-            Decision(_name(first), _name(second), "fused", reason, "", saved, before - after),
+            Decision(_name(first), _name(second), "fused", reason, "", saved, before - after, ends),
         )
 
     def trim(self, joined: Cluster, a: int, b: int, absorbs: bool) -> Cluster:
@@ -292,21 +294,22 @@ class _Merger:
             for tensor in item.writes:
                 for r in self.readers.get(tensor, ()):
                     if isinstance(call := self.items[r], Call):
-                        cuts.append(self.cut(_name(item), call, tensor, item.device, forward=True))
+                        cuts.append(self.cut(item, call, tensor, forward=True))
             for tensor in item.reads:
                 for w in self.writers.get(tensor, ()):
                     if isinstance(call := self.items[w], Call):
-                        cuts.append(self.cut(_name(item), call, tensor, item.device, forward=False))
+                        cuts.append(self.cut(item, call, tensor, forward=False))
         return cuts
 
-    def cut(self, cluster: str, call: Call, tensor: str, device: str, forward: bool) -> Decision:
+    def cut(self, cluster: Cluster, call: Call, tensor: str, forward: bool) -> Decision:
         info = self.program.tensors[tensor]
         moved = 2 * number(info.numel, self.hints) * info.dtype.nbytes
-        source, target = (cluster, call.target) if forward else (call.target, cluster)
+        us = moved / of(cluster.device).bandwidth_gbps / 1000
         reason = "compute_bound" if call.bound == "compute" else "opaque"
-        return Decision(
-            source, target, "kept", reason, call.reason, moved, moved / of(device).bandwidth_gbps / 1000
-        )
+        (source, a), (target, b) = [(_name(cluster), cluster.name), (call.target, call.name)][
+            :: 1 if forward else -1
+        ]
+        return Decision(source, target, "kept", reason, call.reason, moved, us, (a, b))
 
 
 def _name(cluster: Cluster) -> str:
