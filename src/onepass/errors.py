@@ -248,6 +248,8 @@ class KernelFault(OnepassError):
     other: int | None  # the second thread of a race, or the lane that is missing
     lines: tuple[tuple[int, str], ...]  # numbers and texts of source lines, innermost first; empty if unknown
     hint: str
+    other_lines: tuple[tuple[int, str], ...] = ()  # where the second thread was
+    undefined: bool = False  # a shuffle read a lane outside its mask: wrong only if the value is used
 
     def what(self) -> str:
         text = f"{self.kernel}: {self.kind} in block {self.block} thread {self.thread}"
@@ -261,6 +263,66 @@ class KernelFault(OnepassError):
 
     def advice(self) -> str:
         return self.hint
+
+
+@dataclass(eq=False)
+class CannotCheck(OnepassError):
+    """A CUDA C++ file has something that the emulator does not run."""
+
+    file: str
+    line: int  # from 1; 0 where there is none
+    text: str  # of that line
+    construct: str
+    reason: str
+
+    def what(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        shown = f"\n  {self.line} | {self.text}" if self.line and self.text else ""
+        return f"{place}: {self.construct}: {self.reason}{shown}"
+
+    def advice(self) -> str:
+        return (
+            "The checker runs a subset of CUDA C++ (docs/checker.md). For the rest use a GPU and compute-sanitizer, with "
+            "--tool memcheck, racecheck, synccheck and initcheck in turn."
+        )
+
+
+@dataclass(eq=False)
+class NoSuchKernel(OnepassError):
+    """A file does not have the kernel asked for, or has several and none was named."""
+
+    file: str
+    asked: str  # empty where none was named
+    known: tuple[str, ...]
+    nearest: str
+
+    def what(self) -> str:
+        if not self.known:
+            return f"{self.file} defines no __global__ function"
+        listed = ", ".join(self.known)
+        if not self.asked:
+            return f"{self.file} defines several kernels: {listed}"
+        return f"{self.file} has no kernel {self.asked!r}; it has {listed}"
+
+    def advice(self) -> str:
+        if not self.known:
+            return "Name a file with the source text of a kernel."
+        return f"Name one with --kernel, for example --kernel {self.nearest or self.known[0]}."
+
+
+@dataclass(eq=False)
+class BadLaunch(OnepassError):
+    """What a check was told about a launch does not fit the kernel."""
+
+    file: str
+    problem: str
+    remedy: str
+
+    def what(self) -> str:
+        return f"{self.file}: {self.problem}"
+
+    def advice(self) -> str:
+        return self.remedy
 
 
 def numbered(source: str, around: tuple[int, ...] = (), margin: int = 3) -> str:

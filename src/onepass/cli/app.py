@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import cache, demo, doctor, explain, ladder
+from onepass.cli import cache, check, demo, doctor, explain, ladder
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -76,6 +76,7 @@ def _application() -> typer.Typer:
     application.callback()(_options)
     application.command("demo")(demo.demo)
     application.command("explain")(explain.explain)
+    application.command("check")(check.check)
     application.command("doctor")(doctor.doctor)
     application.command("ladder")(ladder.ladder)
     application.add_typer(cache.group(), name="cache")

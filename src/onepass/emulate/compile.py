@@ -23,7 +23,8 @@ _COMMON = ("-fPIC", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fvisibility=
 # -O1 compiles in half the time of -O2 and keeps register vectors in registers, so that they cause no hooks.
 _ARITHMETIC = ("-O1", "-fno-math-errno", "-fno-trapping-math")
 _QUIET = ("-Wno-unknown-pragmas", "-Wno-attributes")
-_KERNEL_FLAGS = ("-g1", "-fsanitize=thread", *_COMMON, *_ARITHMETIC, *_QUIET)
+# DWARF 4: in version 5's line table g++ 12 calls some lines of the text lines of <stdin>.
+_KERNEL_FLAGS = ("-g1", "-gdwarf-4", "-fsanitize=thread", *_COMMON, *_ARITHMETIC, *_QUIET)
 _RUNTIME_FLAGS = ("-O2", "-g1", *_COMMON, "-Wall", "-Wextra")
 
 
@@ -49,23 +50,39 @@ def compile_many(
 
     Raises: CompileError with the compiler's message, NoCompiler.
     """
-    compiler = find_compiler()
-    folder = Path(cache_dir if cache_dir is not None else _own_folder().name)
-    folder.mkdir(parents=True, exist_ok=True)
     contraction = f"-ffp-contract={'fast' if fmad else 'off'}"
-    flags = (*_KERNEL_FLAGS, contraction, *_target_flags())
+    unit = _translation_unit(sources, arch, prelude)
+    path = build(sources, unit, (contraction,), scratch_folder(cache_dir))
+    return [EmulatedKernel(path, s, i) for i, s in enumerate(sources)]
+
+
+def build(sources: Sequence[KernelSource], unit: str, options: Sequence[str], folder: Path) -> Path:
+    """Compile a translation unit that holds kernel texts, with the runtime; the shared object is kept in `folder`.
+
+    Raises: CompileError with the compiler's message, NoCompiler.
+    """
+    compiler = find_compiler()
+    flags = (*_KERNEL_FLAGS, *options, *_target_flags())
     runtime = _runtime(compiler, folder)
-    texts = [part for s in sources for part in (s.name, s.text)]
-    path = folder / f"{_key(compiler, flags, str(arch), prelude, *texts)}.so"
+    path = folder / f"{_key(compiler, flags, unit)}.so"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             compiled, linked = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
-            _compile(compiler, flags, _translation_unit(sources, arch, prelude), compiled, sources)
-            # Linked without -fsanitize=thread: the hooks are the runtime's.
+            _compile(compiler, flags, unit, compiled, sources)
+            # Linked without -fsanitize: the hooks are the runtime's.
             link = [compiler.path, "-shared", str(compiled), str(runtime), "-lm", "-o", str(linked)]
-            subprocess.run(link, check=True, capture_output=True)
+            linking = subprocess.run(link, capture_output=True, text=True)
+            if linking.returncode:  # a function that the text declares and nobody defines
+                raise CompileError(sources[0].name, sources[0].text, linking.stderr, " ".join(link))
             os.replace(linked, path)  # atomic: two processes may build the same text
-    return [EmulatedKernel(path, s, i) for i, s in enumerate(sources)]
+    return path
+
+
+def scratch_folder(cache_dir: Path | str | None) -> Path:
+    """Where objects go: the folder named, or one of this process."""
+    folder = Path(cache_dir if cache_dir is not None else _own_folder().name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @lru_cache

@@ -24,6 +24,7 @@ extern const Index3 onepass_thread, onepass_block, onepass_block_size, onepass_g
 #define gridDim onepass_grid_size
 constexpr int warpSize = 32;
 
+#define ONEPASS_MEMBER inline __attribute__((always_inline))
 #define ONEPASS_HOST static inline __attribute__((always_inline, unused))
 #define ONEPASS_SITE uint64_t site = __builtin_LINE()
 
@@ -59,7 +60,7 @@ ONEPASS_HOST void __syncwarp(unsigned mask = 0xffffffffu, ONEPASS_SITE) {
 }
 template <class T>
 ONEPASS_HOST T onepass_shuffle(unsigned mask, T v, int source, uint64_t site) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 2, 4 or 8 bytes");
   uint64_t word = 0;
   __builtin_memcpy(&word, &v, sizeof v);
   word = onepass_exchange(mask, exchange_shuffle, word, source, site);
@@ -127,16 +128,23 @@ ONEPASS_HOST T onepass_atomic(T* p, F update) {
   onepass_put<T>(p, update(old), atomic_path);
   return old;
 }
+// The value is converted to what the pointer points to, as by CUDA's overloads.
 template <class T>
-ONEPASS_HOST T atomicAdd(T* p, T v) { return onepass_atomic(p, [=](T old) { return T(old + v); }); }
+struct onepass_identity {
+  typedef T type;
+};
 template <class T>
-ONEPASS_HOST T atomicExch(T* p, T v) { return onepass_atomic(p, [=](T) { return v; }); }
+using onepass_same = typename onepass_identity<T>::type;
 template <class T>
-ONEPASS_HOST T atomicMax(T* p, T v) { return onepass_atomic(p, [=](T old) { return old < v ? v : old; }); }
+ONEPASS_HOST T atomicAdd(T* p, onepass_same<T> v) { return onepass_atomic(p, [=](T old) { return T(old + v); }); }
 template <class T>
-ONEPASS_HOST T atomicMin(T* p, T v) { return onepass_atomic(p, [=](T old) { return v < old ? v : old; }); }
+ONEPASS_HOST T atomicExch(T* p, onepass_same<T> v) { return onepass_atomic(p, [=](T) { return v; }); }
 template <class T>
-ONEPASS_HOST T atomicCAS(T* p, T expected, T v) {
+ONEPASS_HOST T atomicMax(T* p, onepass_same<T> v) { return onepass_atomic(p, [=](T old) { return old < v ? v : old; }); }
+template <class T>
+ONEPASS_HOST T atomicMin(T* p, onepass_same<T> v) { return onepass_atomic(p, [=](T old) { return v < old ? v : old; }); }
+template <class T>
+ONEPASS_HOST T atomicCAS(T* p, onepass_same<T> expected, onepass_same<T> v) {
   return onepass_atomic(p, [=](T old) { return old == expected ? v : old; });
 }
 ONEPASS_HOST unsigned atomicInc(unsigned* p, unsigned limit) {

@@ -14,7 +14,11 @@ KINDS: tuple[tuple[str, str], ...] = (
     ),
     ("unwritten-shared", "write the element first, put a barrier between, or leave it out of the read"),
     ("shared-race", "put __syncthreads(), or inside a warp __syncwarp(), between the two accesses"),
-    ("barrier-divergence", "every thread of a block must reach the same __syncthreads()"),
+    (
+        "barrier-divergence",
+        "every thread of a block must reach the same __syncthreads(): one that has returned, or waits at another, "
+        "never comes",
+    ),
     (
         "missing-lane",
         "every lane in the mask must reach the shuffle, and the lane it reads must be in the mask",
@@ -23,7 +27,17 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("stack-overflow", "the thread needs more than the emulator's 64 KiB of stack: keep arrays smaller"),
     ("too-many-accesses", "a loop may not end; else raise max_accesses"),
     ("trap", "the kernel called __trap()"),
+    (
+        "missing-lane",
+        "the result depends on what a shuffle gives that reads a lane outside its mask: narrow the shuffle with its "
+        "width argument, or put the lane into the mask",
+    ),
+    ("out-of-bounds", "the index lies past the array's declared length"),
 )
+UNDEFINED_LANE, INDEX_PAST_ARRAY = 13, 14
+
+# Those that say where the second thread was: its access of a race, or the collective it waits in.
+OF_TWO = frozenset({"shared-race", "barrier-divergence", "missing-lane", "warp-divergence"})
 
 # Those that an address belongs to.
-OF_MEMORY = frozenset(name for name, _ in KINDS[1:7])
+OF_MEMORY = frozenset(range(1, 7))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from onepass.emulate.faults import KINDS, OF_MEMORY
+from onepass.emulate.faults import INDEX_PAST_ARRAY, KINDS, OF_MEMORY, OF_TWO, UNDEFINED_LANE
 from onepass.errors import KernelFault
 
 Grid = tuple[int, ...] | int
@@ -66,14 +68,52 @@ class BufferTraffic:
 
 
 @dataclass(frozen=True)
+class MemorySite:
+    """One place in the machine code that accesses memory, with one width in one space.
+
+    `warp_instructions`: how often a warp executed it, over all warps. Lanes of one warp that execute the same place
+    together count as one; where they diverge, a warp executes a place between two collectives (barrier, shuffle,
+    vote) as often as the lane that comes there most often.
+    """
+
+    space: str  # global, shared
+    direction: str  # read, write, atomic
+    width_bytes: int  # of one thread's access
+    warp_instructions: int
+    thread_accesses: int
+    pc: int  # for `EmulatedKernel.lines`
+
+
+@dataclass(frozen=True)
 class LaunchReport:
     """What a launch did."""
 
     buffers: tuple[BufferTraffic, ...]
     barriers: int  # completed, over all blocks
+    blocks: int = 1
+    exchanges: int = 0  # shuffles, votes and __syncwarp completed, over all warps
+    sites: tuple[MemorySite, ...] = ()
+    static_shared_bytes: int = 0
 
     def __getitem__(self, name: str) -> BufferTraffic:
         return next(b for b in self.buffers if b.name == name)
+
+    @property
+    def barriers_per_block(self) -> float:
+        """Executed barriers, the mean over the blocks."""
+        return self.barriers / self.blocks
+
+    def memory_instructions(
+        self, space: str | None = None, direction: str | None = None, width_bytes: int | None = None
+    ) -> int:
+        """Memory instructions that warps executed (the rule: `MemorySite`), of all kinds or of those asked for."""
+        return sum(
+            s.warp_instructions
+            for s in self.sites
+            if space in (None, s.space)
+            and direction in (None, s.direction)
+            and width_bytes in (None, s.width_bytes)
+        )
 
 
 class _Index3(ctypes.Structure):
@@ -94,8 +134,31 @@ class _Fault(ctypes.Structure):
         ("other", ctypes.c_int32),
         ("block", _Index3),
         ("thread", _Index3),
-        *((n, ctypes.c_uint64) for n in ("address", "bytes", "pc", "barriers")),
+        *((n, ctypes.c_uint64) for n in ("address", "bytes", "pc", "other_pc")),
     )
+
+
+class _Site(ctypes.Structure):
+    _fields_ = (
+        ("pc", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint32),
+        *((n, ctypes.c_uint8) for n in ("space", "direction")),
+        ("padding", ctypes.c_uint8 * 2),
+        *((n, ctypes.c_uint64) for n in ("warp_executions", "thread_accesses")),
+        *((n, ctypes.c_uint64) for n in ("segment", "warp_segment", "run", "in_segment", "in_run")),
+    )
+
+
+class _Outcome(ctypes.Structure):
+    _fields_ = tuple(
+        (n, ctypes.c_uint64)
+        for n in ("faults", "barriers", "exchanges", "sites", "uncounted", "thread_shared_bytes")
+    )
+
+
+_SPACES = ("global", "shared")
+_DIRECTIONS = ("read", "write", "atomic")
+_MAX_SITES = 1 << 14  # an unrolled kernel of 2,000 lines has some 3,000; a table that fills up says so
 
 
 class _Launch(ctypes.Structure):
@@ -112,6 +175,11 @@ class _Launch(ctypes.Structure):
         ("region_count", ctypes.c_uint64),
         ("order_seed", ctypes.c_uint64),
         ("max_accesses", ctypes.c_uint64),
+        ("garbage", ctypes.c_uint64),
+        ("faults", ctypes.c_void_p),
+        ("max_faults", ctypes.c_uint64),
+        ("sites", ctypes.c_void_p),
+        ("max_sites", ctypes.c_uint64),
     )
 
 
@@ -143,6 +211,7 @@ class EmulatedKernel:
     def __init__(self, path: Path, source: KernelSource, index: int) -> None:
         self.name = source.name
         self._path, self._source, self._file = path, source, source_file(source, index)
+        self._index = index
         self._library, self._lock = _open(path)
         self._kernel = _Kernel.in_dll(self._library, f"onepass_kernel_{index}")
 
@@ -150,6 +219,22 @@ class EmulatedKernel:
     def static_shared_bytes(self) -> int:
         """Bytes of `__shared__` arrays that the kernel uses."""
         return int(self._kernel.shared_end or 0) - int(self._kernel.shared_begin or 0)
+
+    def afresh(self) -> EmulatedKernel:
+        """The same kernel with its module's variables as they were compiled: loaded a second time, from a copy."""
+        with tempfile.TemporaryDirectory(prefix="onepass-emulate-") as folder:
+            copy = Path(folder) / self._path.name
+            shutil.copyfile(self._path, copy)
+            again = EmulatedKernel(copy, self._source, self._index)
+        again._path = self._path  # where line numbers are looked up later
+        return again
+
+    def parameters(self) -> list[tuple[int, ...]]:
+        """Of a hand-written kernel: each parameter as `OnepassParameter` in cuda_library_on_host.hpp."""
+        at = ctypes.addressof(ctypes.c_char.in_dll(self._library, "onepass_parameters_0"))
+        count = ctypes.c_uint64.from_address(at).value
+        each = (ctypes.c_uint32 * 5 * count).from_address(at + 8)
+        return [tuple(p) for p in each]
 
     def launch(
         self,
@@ -169,6 +254,30 @@ class EmulatedKernel:
 
         Raises: KernelFault at the first thing that is wrong; memory then holds what was stored until there.
         """
+        report, faults = self.watch(
+            grid, block, shared_bytes, args, buffers, order_seed, max_accesses, max_faults=1
+        )
+        if faults:
+            raise faults[0]
+        return report
+
+    def watch(
+        self,
+        grid: Grid,
+        block: Grid,
+        shared_bytes: int = 0,
+        args: bytes = b"",
+        buffers: Mapping[str, Any] | Sequence[Buffer] = (),
+        order_seed: int = 0,
+        max_accesses: int = 2_000_000_000,
+        max_faults: int = 32,
+        garbage: int = 0,
+    ) -> tuple[LaunchReport, tuple[KernelFault, ...]]:
+        """As `launch`, but go on after faults that a host survives (races, unwritten shared memory) and return all.
+
+        A shuffle that reads a lane outside its mask gives `garbage`. It is a fault of kind "missing-lane" whose
+        `undefined` is set: whether anybody uses the value shows when two launches differ in `garbage`.
+        """
         items = (
             [Buffer.of(n, b) for n, b in buffers.items()] if isinstance(buffers, Mapping) else list(buffers)
         )
@@ -176,6 +285,7 @@ class EmulatedKernel:
             *(_Region(begin=b.address, end=b.address + b.nbytes, writable=b.writable) for b in items)
         )
         packed = ctypes.create_string_buffer(args, max(1, len(args)))
+        found, sites, outcome = (_Fault * max_faults)(), (_Site * _MAX_SITES)(), _Outcome()
         launch = _Launch(
             entry=self._kernel.entry,
             args=ctypes.addressof(packed),
@@ -189,59 +299,93 @@ class EmulatedKernel:
             region_count=len(items),
             order_seed=order_seed,
             max_accesses=max_accesses,
+            garbage=garbage,
+            faults=ctypes.addressof(found),
+            max_faults=max_faults,
+            sites=ctypes.addressof(sites),
+            max_sites=_MAX_SITES,
         )
         threads = launch.block.x * launch.block.y * launch.block.z
         if not 0 < threads <= 1024:
             raise ValueError(
                 f"{self.name}: {threads} threads a block; a block has 1 to 1024: choose fewer lanes a row"
             )
-        fault = _Fault()
         with self._lock:
-            self._library.onepass_launch(ctypes.addressof(launch), ctypes.addressof(fault))
-        if fault.kind:
-            raise self._explain(fault, items)
+            self._library.onepass_launch(ctypes.addressof(launch), ctypes.addressof(outcome))
         traffic = tuple(
             BufferTraffic(b.name, r.read_bytes, r.write_bytes, r.reads, r.writes)
             for b, r in zip(items, regions, strict=False)
         )
-        return LaunchReport(traffic, fault.barriers)
+        if outcome.uncounted:
+            raise AssertionError(f"{self.name} accesses memory in more than {_MAX_SITES} places")
+        report = LaunchReport(
+            traffic,
+            outcome.barriers,
+            launch.grid.x * launch.grid.y * launch.grid.z,
+            outcome.exchanges,
+            tuple(_site(s) for s in sites[: outcome.sites]),
+            self.static_shared_bytes or outcome.thread_shared_bytes,
+        )
+        return report, tuple(self._explain(f, items) for f in found[: outcome.faults])
 
     def _explain(self, fault: _Fault, items: Sequence[Buffer]) -> KernelFault:
         kind, hint = KINDS[fault.kind]
-        of_memory = kind in OF_MEMORY
         return KernelFault(
             kind=kind,
             kernel=self.name,
             block=(fault.block.x, fault.block.y, fault.block.z),
             thread=(fault.thread.x, fault.thread.y, fault.thread.z),
-            address=fault.address if of_memory else None,
+            address=fault.address if fault.kind in OF_MEMORY else None,
             nbytes=fault.bytes,
-            buffer=_where(fault, items) if of_memory else None,
-            other=fault.other if kind in ("shared-race", "missing-lane") and fault.other >= 0 else None,
-            lines=self._lines(fault.pc),
+            buffer=_place(fault, items),
+            other=fault.other if kind in OF_TWO and fault.other >= 0 else None,
+            lines=self.lines([fault.pc])[0],
             hint=hint,
+            other_lines=self.lines([fault.other_pc])[0] if fault.other_pc else (),
+            undefined=fault.kind == UNDEFINED_LANE,
         )
 
-    def _lines(self, pc: int) -> tuple[tuple[int, str], ...]:
+    def lines(self, pcs: Sequence[int]) -> list[tuple[tuple[int, str], ...]]:
+        """The source lines of places in the machine code, numbers and texts, innermost first; empty if unknown."""
         # The byte before the return address belongs to the call itself.
-        command = ["addr2line", "-i", "-e", str(self._path), hex(pc - 1)]
+        command = ["addr2line", "-a", "-i", "-e", str(self._path), *(hex(pc - 1) for pc in pcs)]
         try:
             out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         except (OSError, subprocess.CalledProcessError):
-            return ()
+            return [() for _ in pcs]
         text = self._source.text.splitlines()
-        lines = []
+        lines: list[list[tuple[int, str]]] = []
         for place in out.splitlines():
+            if place.startswith("0x"):  # -a: the address asked for, before its lines
+                lines.append([])
+                continue
             file, _, number = place.partition(" ")[0].rpartition(":")
             if file.endswith(self._file) and number.isdigit() and 0 < int(number) <= len(text):
-                lines.append((int(number), text[int(number) - 1]))
-        return tuple(lines)
+                lines[-1].append((int(number), text[int(number) - 1]))
+        return [tuple(found) for found in lines]
+
+
+def _site(site: _Site) -> MemorySite:
+    return MemorySite(
+        _SPACES[site.space],
+        _DIRECTIONS[site.direction],
+        site.bytes,
+        site.warp_executions,
+        site.thread_accesses,
+        site.pc,
+    )
+
+
+def _place(fault: _Fault, items: Sequence[Buffer]) -> str | None:
+    if fault.kind in OF_MEMORY:
+        return _where(fault, items)
+    return f"index {fault.other}" if fault.kind == INDEX_PAST_ARRAY else None
 
 
 def _where(fault: _Fault, items: Sequence[Buffer]) -> str:
     address = int(fault.address)
     if fault.other == -2:
-        return "past the launch's shared memory"
+        return "outside the block's shared memory"
     if KINDS[fault.kind][0] in ("unwritten-shared", "shared-race"):
         return "shared memory"
 

@@ -32,7 +32,8 @@ struct Fiber {
 struct Shadow {
   uint32_t write_epoch, read_epoch;  // value of `epoch` then; 0 means never
   uint32_t write_warp_epoch, read_warp_epoch;
-  uint16_t writer, reader;
+  uint32_t write_pc, read_pc, another_pc;  // in the module
+  uint16_t writer, reader, another;        // `another`: who has read it beside the first reader
   uint8_t readers;  // a Readers: who has read it since `read_epoch` began
 };
 
@@ -42,7 +43,8 @@ struct Shared {
 };
 
 const Launch* launch;
-Fault* fault;
+Outcome* outcome;
+bool stopped;  // the launch ends: a fault was found that it can't go on after, or enough of them
 void* scheduler;  // the scheduler's saved stack pointer
 char* stacks;
 Fiber fibers[max_threads];
@@ -50,10 +52,13 @@ Fiber* current;
 unsigned threads, alive, waiting_at_barrier;
 uint32_t epoch, block_epoch;          // epoch grows at each barrier and each block
 uint32_t warp_epoch[max_threads / 32];  // grows at each completed warp collective
-uint64_t accesses;
+uint64_t accesses, run;                 // run: grows each time a fiber is resumed
 uintptr_t stack_low, module_low, module_high;
 Region* last_region;
-Shared shared[2];  // dynamic, static
+uint16_t site_table[1 << 15];  // by hash: 1 + the number of a site; at most half full
+Shared shared[3];  // dynamic, static, thread-local
+// Linked last, so it ends the module's thread-local block; touching it makes the loader allocate the block.
+__thread volatile unsigned char thread_local_end;
 
 }  // namespace
 
@@ -131,11 +136,30 @@ namespace {
 
 void to_scheduler() { onepass_switch(&current->stack_pointer, scheduler); }
 
-[[noreturn]] void stop(FaultKind kind, uint64_t address, uint64_t bytes, uint64_t pc, int32_t other) {
-  if (fault->kind == no_fault)
-    *fault = Fault{kind, other, onepass_block, onepass_thread, address, bytes, pc - module_low};
+// Each kind once a place: what a loop does wrong a thousand times is one fault.
+void record(FaultKind kind, uint64_t address, uint64_t bytes, uint64_t pc, int32_t other, uint64_t other_pc = 0) {
+  for (uint64_t i = 0; i < outcome->faults; ++i)
+    if (launch->faults[i].kind == kind && launch->faults[i].pc == pc - module_low) return;
+  if (outcome->faults < launch->max_faults)
+    launch->faults[outcome->faults++] =
+        Fault{kind, other, onepass_block, onepass_thread, address, bytes, pc - module_low, other_pc};
+  stopped |= outcome->faults == launch->max_faults;
+}
+
+[[noreturn]] void stop(FaultKind kind, uint64_t address, uint64_t bytes, uint64_t pc, int32_t other,
+                       uint64_t other_pc = 0) {
+  record(kind, address, bytes, pc, other, other_pc);
+  stopped = true;
   to_scheduler();
   __builtin_unreachable();  // an abandoned fiber is never resumed
+}
+
+// For what the host survives: the launch goes on unless this was the last fault asked for.
+void note(FaultKind kind, uint64_t address, uint64_t bytes, uint64_t pc, int32_t other, uint64_t other_pc = 0) {
+  record(kind, address, bytes, pc, other, other_pc);
+  if (!stopped) return;
+  to_scheduler();
+  __builtin_unreachable();
 }
 
 unsigned thread_number() { return unsigned(current - fibers); }
@@ -160,22 +184,50 @@ void prepare_fiber(unsigned i) {
 
 // ---- collectives ----
 
+uint64_t combine(int operation, uint64_t a, uint64_t b) {
+  const int32_t i = int32_t(a), j = int32_t(b);
+  const uint32_t u = uint32_t(a), v = uint32_t(b);
+  switch (operation) {
+    case exchange_add: return u + v;
+    case exchange_min: return uint32_t(i < j ? i : j);
+    case exchange_max: return uint32_t(i > j ? i : j);
+    case exchange_umin: return u < v ? u : v;
+    case exchange_umax: return u > v ? u : v;
+    case exchange_and: return u & v;
+    case exchange_or: return u | v;
+    default: return u ^ v;
+  }
+}
+
+uint64_t result_for(const Fiber& f, const uint64_t* in, uint32_t mask) {
+  if (f.operation == exchange_sync) return f.value;
+  if (f.operation == exchange_shuffle) return mask >> f.source & 1 ? in[f.source] : launch->garbage;
+  const bool votes = f.operation == exchange_ballot || f.operation == exchange_match;
+  uint64_t result = 0;
+  bool first = true;
+  for (unsigned l = 0; l < 32; ++l) {
+    if (!(mask >> l & 1)) continue;
+    if (votes)
+      result |= uint64_t(f.operation == exchange_ballot ? in[l] != 0 : in[l] == f.value) << l;
+    else
+      result = first ? in[l] : combine(f.operation, result, in[l]);
+    first = false;
+  }
+  return result;
+}
+
 void finish_exchange(unsigned warp, uint32_t mask) {
   Fiber* lanes = fibers + warp * 32;
   uint64_t in[32];
-  uint64_t ballot = 0;
-  for (unsigned l = 0; l < 32; ++l) {
-    if (!(mask >> l & 1)) continue;
-    in[l] = lanes[l].value;
-    ballot |= uint64_t(in[l] != 0) << l;
-  }
+  for (unsigned l = 0; l < 32; ++l)
+    if (mask >> l & 1) in[l] = lanes[l].value;
   for (unsigned l = 0; l < 32; ++l) {
     if (!(mask >> l & 1)) continue;
     lanes[l].state = running;
-    if (lanes[l].operation == exchange_shuffle) lanes[l].value = in[lanes[l].source];
-    if (lanes[l].operation == exchange_ballot) lanes[l].value = ballot;
+    lanes[l].value = result_for(lanes[l], in, mask);
   }
   ++warp_epoch[warp];
+  ++outcome->exchanges;
 }
 
 bool everyone_here(unsigned warp, uint32_t mask, uint64_t pc) {
@@ -188,7 +240,7 @@ bool everyone_here(unsigned warp, uint32_t mask, uint64_t pc) {
   }
   for (unsigned l = 0; l < 32; ++l)
     if ((mask >> l & 1) && (lanes[l].site != current->site || lanes[l].operation != current->operation))
-      stop(warp_divergence, 0, 0, pc, int(l));
+      stop(warp_divergence, 0, 0, pc, int(l), lanes[l].pc - module_low);
   return true;
 }
 
@@ -198,7 +250,12 @@ uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int sour
   const uint64_t pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
   const unsigned t = thread_number(), lane = t % 32, warp = t / 32;
   if (!(mask >> lane & 1)) stop(shuffle_missing_lane, 0, 0, pc, int(lane));
-  if (operation == exchange_shuffle && !(mask >> source & 1)) stop(shuffle_missing_lane, 0, 0, pc, source);
+  // The value is undefined, which is harmless where nobody uses it: the launcher that asked for one fault alone wants
+  // to know anyway, others compare launches with different garbage.
+  if (operation == exchange_shuffle && !(mask >> source & 1)) {
+    if (launch->max_faults == 1) stop(shuffle_missing_lane, 0, 0, pc, source);
+    note(undefined_lane, 0, 0, pc, source);
+  }
   Fiber& f = *current;
   f.site = site;
   f.pc = pc;
@@ -214,21 +271,38 @@ uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int sour
   return f.value;
 }
 
-void onepass_barrier(uint64_t site) {
+namespace {
+
+uint64_t wait_for_all(uint64_t site, uint64_t pc, bool vote) {
   Fiber& f = *current;
   f.site = site;
-  f.pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  f.pc = pc;
+  f.value = vote;
   f.state = at_barrier;
   if (++waiting_at_barrier < threads) {
     to_scheduler();
-    return;
+    return f.value;
   }
-  for (unsigned i = 0; i < threads; ++i)
-    if (fibers[i].site != site) stop(barrier_divergence, 0, 0, f.pc, int(i));
-  for (unsigned i = 0; i < threads; ++i) fibers[i].state = running;
+  uint64_t votes = 0;
+  for (unsigned i = 0; i < threads; ++i) {
+    if (fibers[i].site != site) stop(barrier_divergence, 0, 0, f.pc, int(i), fibers[i].pc - module_low);
+    votes += fibers[i].value;
+  }
+  for (unsigned i = 0; i < threads; ++i) {
+    fibers[i].state = running;
+    fibers[i].value = votes;
+  }
   waiting_at_barrier = 0;
   ++epoch;
-  ++fault->barriers;
+  ++outcome->barriers;
+  return votes;
+}
+
+}  // namespace
+
+void onepass_barrier(uint64_t site) { wait_for_all(site, reinterpret_cast<uint64_t>(__builtin_return_address(0)), false); }
+uint64_t onepass_barrier_count(uint64_t site, bool vote) {
+  return wait_for_all(site, reinterpret_cast<uint64_t>(__builtin_return_address(0)), vote);
 }
 
 void onepass_trap() { stop(trap, 0, 0, reinterpret_cast<uint64_t>(__builtin_return_address(0)), 0); }
@@ -244,16 +318,21 @@ bool ordered(uint32_t then_epoch, uint32_t then_warp_epoch, unsigned then_thread
   return then_thread / 32 == warp && then_warp_epoch < warp_epoch[warp];
 }
 
-void note_read(Shadow& h, unsigned t) {
+void note_read(Shadow& h, unsigned t, uint64_t pc) {
   const uint32_t now = warp_epoch[t / 32];
   const bool first = h.read_epoch < epoch;
   if (first || (h.readers != many_warps && h.reader / 32 == t / 32 && h.read_warp_epoch < now)) {
     h.readers = one_thread;
-    h.reader = uint16_t(t);
+    h.reader = h.another = uint16_t(t);
+    h.read_pc = h.another_pc = uint32_t(pc - module_low);
   } else if (h.reader / 32 != t / 32) {
     h.readers = many_warps;
   } else if (h.reader != t && h.readers == one_thread) {
     h.readers = one_warp;
+  }
+  if (h.reader != t) {
+    h.another = uint16_t(t);
+    h.another_pc = uint32_t(pc - module_low);
   }
   h.read_epoch = epoch;
   h.read_warp_epoch = now;
@@ -270,21 +349,66 @@ void check_shared(Shared& s, uintptr_t address, uint64_t bytes, bool write, int 
   for (uint64_t i = 0; i < bytes; ++i) {
     Shadow& h = s.shadow[address - s.begin + i];
     const bool written = h.write_epoch >= block_epoch;
-    if (!write && !written) stop(unwritten_shared, address + i, bytes, pc, -1);
+    if (!write && !written) note(unwritten_shared, address + i, bytes, pc, -1);
     // Atomics race by design; what they leave behind is a write like any other.
     if (path == atomic_path && !write) continue;
     if (path != atomic_path && written && !ordered(h.write_epoch, h.write_warp_epoch, h.writer, t))
-      stop(shared_race, address + i, bytes, pc, h.writer);
+      note(shared_race, address + i, bytes, pc, h.writer, h.write_pc);
     if (!write) {
-      note_read(h, t);
+      note_read(h, t, pc);
       continue;
     }
-    if (path != atomic_path && !readers_done(h, t)) stop(shared_race, address + i, bytes, pc, h.reader);
+    if (path != atomic_path && !readers_done(h, t)) {
+      const bool own = h.reader == t;
+      note(shared_race, address + i, bytes, pc, own ? h.another : h.reader, own ? h.another_pc : h.read_pc);
+    }
     h.write_epoch = epoch;
     h.write_warp_epoch = warp_epoch[t / 32];
+    h.write_pc = uint32_t(pc - module_low);
     h.writer = uint16_t(t);
     h.read_epoch = 0;
   }
+}
+
+Site* find_site(uint64_t pc, uint64_t bytes, Space space, Direction direction) {
+  constexpr uint64_t last = sizeof site_table / sizeof *site_table - 1;
+  for (uint64_t at = (pc * 0x9e3779b97f4a7c15ull >> 40) & last;; at = (at + 1) & last) {
+    if (!site_table[at]) {
+      if (outcome->sites == launch->max_sites) return nullptr;
+      Site* s = launch->sites + outcome->sites;
+      s->pc = pc;
+      s->bytes = uint32_t(bytes);
+      s->space = space;
+      s->direction = direction;
+      site_table[at] = uint16_t(++outcome->sites);
+      return s;
+    }
+    Site* s = launch->sites + site_table[at] - 1;
+    if (s->pc == pc && s->bytes == bytes && s->space == space && s->direction == direction) return s;
+  }
+}
+
+void count_site(uint64_t pc, uint64_t bytes, Space space, bool write, int path) {
+  if (path == atomic_path && write) return;  // an atomic is one instruction: its load was counted
+  Site* s = find_site(pc - module_low, bytes, space, path == atomic_path ? atomic_access : write ? write_access : read_access);
+  if (!s) {
+    ++outcome->uncounted;
+    return;
+  }
+  const uint64_t warp = thread_number() / 32, segment = uint64_t(epoch) << 5 | warp;
+  if (s->segment != segment || s->warp_segment != warp_epoch[warp]) {
+    s->segment = segment;
+    s->warp_segment = warp_epoch[warp];
+    s->in_segment = s->run = 0;
+  }
+  if (s->run != run) {
+    s->run = run;
+    s->in_run = 0;
+  }
+  ++s->thread_accesses;
+  if (++s->in_run <= s->in_segment) return;
+  s->in_segment = s->in_run;
+  ++s->warp_executions;
 }
 
 Region* find_region(uintptr_t address, uint64_t bytes) {
@@ -304,6 +428,13 @@ void count(Region* r, uint64_t address, uint64_t bytes, bool write, int path, ui
   if (r->written && r->read_only_loads) stop(read_only_load_of_written, address, bytes, pc, index);
   (write ? r->write_bytes : r->read_bytes) += bytes;
   ++(write ? r->writes : r->reads);
+  count_site(pc, bytes, global_space, write, path);
+}
+
+bool just_past_shared(uintptr_t address) {
+  for (const Shared& s : shared)
+    if (s.bytes && address + 4096 >= s.begin && address < s.begin + s.bytes + 4096) return true;
+  return false;
 }
 
 void access(uintptr_t address, uint64_t bytes, bool write, bool aligned, int path, uint64_t pc) {
@@ -312,14 +443,16 @@ void access(uintptr_t address, uint64_t bytes, bool write, bool aligned, int pat
   if (aligned && (address & (bytes - 1))) stop(misaligned, address, bytes, pc, 0);
   if (Region* r = find_region(address, bytes)) return count(r, address, bytes, write, path, pc);
   for (Shared& s : shared)
-    if (address >= s.begin && address + bytes <= s.begin + s.bytes)
+    if (address >= s.begin && address + bytes <= s.begin + s.bytes) {
+      count_site(pc, bytes, shared_space, write, path);
       return check_shared(s, address, bytes, write, path, pc);
+    }
   const uintptr_t args = reinterpret_cast<uintptr_t>(launch->args);
   if (!write && address >= args && address + bytes <= args + launch->args_bytes) return;
   const uintptr_t dynamic = reinterpret_cast<uintptr_t>(onepass_dynamic_shared);
   const bool past_shared = address - dynamic < sizeof onepass_dynamic_shared;
   if (!past_shared && address >= module_low && address + bytes <= module_high) return;  // __constant__ tables
-  stop(out_of_bounds, address, bytes, pc, past_shared ? -2 : -1);
+  stop(out_of_bounds, address, bytes, pc, past_shared || just_past_shared(address) ? -2 : -1);
 }
 
 }  // namespace
@@ -380,6 +513,8 @@ void* __tsan_memset(void* to, int byte, uint64_t n) {
   if (n) access(reinterpret_cast<uintptr_t>(to), n, true, false, plain_path, PC);
   return memset(to, byte, n);
 }
+// -fsanitize=bounds, which hand-written kernels are compiled with: an index past an array's declared length.
+void __ubsan_handle_out_of_bounds(void*, uint64_t index) { stop(index_past_array, 0, 0, PC, int32_t(index)); }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit(void*) {}
@@ -391,10 +526,14 @@ void __tsan_func_exit(void*) {}
 
 namespace {
 
-void find_module() {
-  struct Bounds {
-    uintptr_t inside, low, high;
-  } bounds = {reinterpret_cast<uintptr_t>(&find_module), 0, 0};
+struct Bounds {
+  uintptr_t inside, low, high, thread_local_begin, thread_local_bytes;
+};
+
+// Where this module lies, and its `__thread` variables of the thread that asks.
+Bounds find_module() {
+  thread_local_end = 0;
+  Bounds bounds = {reinterpret_cast<uintptr_t>(&find_module), 0, 0, 0, 0};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
         Bounds& b = *static_cast<Bounds*>(data);
@@ -409,11 +548,12 @@ void find_module() {
         if (b.inside < low || b.inside >= high) return 0;
         b.low = low;
         b.high = high;
+        b.thread_local_begin = reinterpret_cast<uintptr_t>(info->dlpi_tls_data);
+        b.thread_local_bytes = reinterpret_cast<uintptr_t>(&thread_local_end) - b.thread_local_begin;
         return 1;
       },
       &bounds);
-  module_low = bounds.low;
-  module_high = bounds.high;
+  return bounds;
 }
 
 void set_shared(Shared& s, void* begin, uint64_t bytes) {
@@ -430,15 +570,29 @@ void poison(Shared& s) {
   memset(reinterpret_cast<void*>(s.begin), 0xff, s.bytes);  // NaN in every floating type
 }
 
+// The first thread that is not where `f` waits.
+int missing_from(const Fiber& f) {
+  const unsigned warp = unsigned(&f - fibers) / 32;
+  for (unsigned i = 0; i < threads; ++i) {
+    const bool asked = f.state == at_barrier || (i / 32 == warp && f.mask >> i % 32 & 1);
+    if (asked && (fibers[i].state != f.state || fibers[i].site != f.site)) return int(i);
+  }
+  return -1;
+}
+
 void report_deadlock() {
-  // Nobody can go on. Name the first thread that waits; tell apart who waits where.
+  // Nobody can go on. A lane that waits for lanes that sit at a barrier comes first: the barrier waits for it.
   unsigned first = threads;
   for (unsigned i = threads; i-- > 0;)
-    if (fibers[i].state != exited) first = i;
+    if (fibers[i].state == at_barrier || fibers[i].state == at_warp)
+      if (first == threads || fibers[i].state == at_warp || fibers[first].state == at_barrier) first = i;
   const Fiber& f = fibers[first];
+  const int other = missing_from(f);
+  const bool waits = other >= 0 && fibers[other].state != exited;
   onepass_thread = thread_index(first);
-  const FaultKind kind = f.state == at_barrier ? barrier_divergence : shuffle_missing_lane;
-  *fault = Fault{kind, -1, onepass_block, onepass_thread, 0, 0, f.pc - module_low};
+  record(f.state == at_barrier ? barrier_divergence : shuffle_missing_lane, 0, 0, f.pc,
+         f.state == at_warp && other >= 0 ? other % 32 : other, waits ? fibers[other].pc - module_low : 0);
+  stopped = true;
 }
 
 // Runs every runnable lane of a warp until all of them wait or have exited; says whether any ran.
@@ -452,10 +606,13 @@ bool run_warp(unsigned warp, bool backwards) {
       current = fibers + i;
       onepass_thread = thread_index(i);
       stack_low = reinterpret_cast<uintptr_t>(stacks + i * stack_bytes);
+      ++run;
       onepass_switch(&scheduler, current->stack_pointer);
-      if (*reinterpret_cast<uint64_t*>(stack_low) != stack_canary && fault->kind == no_fault)
-        *fault = Fault{stack_overflow, 0, onepass_block, onepass_thread, stack_low, stack_bytes, 0};
-      if (fault->kind != no_fault) return false;
+      if (*reinterpret_cast<uint64_t*>(stack_low) != stack_canary && !stopped) {
+        record(stack_overflow, stack_low, stack_bytes, module_low, 0);
+        stopped = true;
+      }
+      if (stopped) return false;
       again = ran = true;
     }
   }
@@ -471,10 +628,10 @@ bool run_block(bool backwards) {
   const unsigned warps = (threads + 31) / 32;
   while (alive) {
     bool ran = false;
-    for (unsigned w = 0; w < warps && fault->kind == no_fault; ++w)
+    for (unsigned w = 0; w < warps && !stopped; ++w)
       ran |= run_warp(backwards ? warps - 1 - w : w, backwards);
-    if (fault->kind == no_fault && !ran) report_deadlock();
-    if (fault->kind != no_fault) return false;
+    if (!stopped && !ran) report_deadlock();
+    if (stopped) return false;
   }
   return true;
 }
@@ -489,22 +646,29 @@ uint64_t next_random(uint64_t& s) {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) void onepass_launch(const Launch* l, Fault* out) {
+extern "C" __attribute__((visibility("default"))) void onepass_launch(const Launch* l, Outcome* out) {
   launch = l;
-  fault = out;
-  *fault = Fault{};
+  outcome = out;
+  *outcome = Outcome{};
+  memset(site_table, 0, sizeof site_table);
+  stopped = false;
+  run = 0;
   last_region = nullptr;
   accesses = 0;
   if (!stacks) {
     stacks = static_cast<char*>(mmap(nullptr, max_threads * stack_bytes, PROT_READ | PROT_WRITE,
                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    find_module();
   }
+  const Bounds module = find_module();
+  module_low = module.low;
+  module_high = module.high;
+  outcome->thread_shared_bytes = module.thread_local_bytes;
   onepass_grid_size = l->grid;
   onepass_block_size = l->block;
   threads = l->block.x * l->block.y * l->block.z;
   set_shared(shared[0], onepass_dynamic_shared, l->shared_bytes);
   set_shared(shared[1], l->static_shared, l->static_shared_bytes);
+  set_shared(shared[2], reinterpret_cast<void*>(module.thread_local_begin), module.thread_local_bytes);
   epoch = 0;
   const uint64_t blocks = uint64_t(l->grid.x) * l->grid.y * l->grid.z;
   uint64_t* order = static_cast<uint64_t*>(malloc((blocks + 1) * sizeof(uint64_t)));

@@ -29,6 +29,8 @@ enum FaultKind : uint32_t {
   stack_overflow,
   too_many_accesses,
   trap,
+  undefined_lane,
+  index_past_array,
 };
 
 struct Fault {
@@ -36,7 +38,22 @@ struct Fault {
   int32_t other;  // the second thread, lane or buffer in play
   Index3 block, thread;
   uint64_t address, bytes, pc;
-  uint64_t barriers;  // completed in the whole launch
+  uint64_t other_pc;  // of the second thread's access or barrier; 0 where unknown
+};
+
+enum Space : uint8_t { global_space, shared_space };
+enum Direction : uint8_t { read_access, write_access, atomic_access };
+
+// One place in the machine code that accesses memory, with one width in one space.
+// A warp's lanes run one after another, so its executions are inferred: between two collectives (barrier, shuffle, vote)
+// a warp executes a place as often as the lane that comes there most often.
+struct Site {
+  uint64_t pc;
+  uint32_t bytes;
+  uint8_t space, direction, padding[2];
+  uint64_t warp_executions, thread_accesses;
+  uint64_t segment, warp_segment, run;  // where the counts below belong
+  uint64_t in_segment, in_run;
 };
 
 struct Launch {
@@ -50,13 +67,28 @@ struct Launch {
   uint64_t region_count;
   uint64_t order_seed;  // 0 runs blocks and lanes in ascending order
   uint64_t max_accesses;
+  uint64_t garbage;  // what a shuffle gives that reads a lane outside its mask, where that goes on
+  Fault* faults;
+  uint64_t max_faults;  // the launch ends with this one, or with one that it can't go on after
+  Site* sites;
+  uint64_t max_sites;  // at most 2^14
 };
 
-enum Exchange : int { exchange_sync, exchange_shuffle, exchange_ballot };
+struct Outcome {
+  uint64_t faults, barriers, exchanges;  // barriers over all blocks, exchanges (warp collectives) over all warps
+  uint64_t sites, uncounted;             // places seen; accesses at places past `max_sites`
+  uint64_t thread_shared_bytes;          // of `__thread` variables, which is what hand-written kernels' `__shared__` becomes
+};
+
+enum Exchange : int {
+  exchange_sync, exchange_shuffle, exchange_ballot, exchange_match,
+  exchange_add, exchange_min, exchange_max, exchange_umin, exchange_umax, exchange_and, exchange_or, exchange_xor,
+};
 
 #define ONEPASS_RUNTIME __attribute__((visibility("hidden"), noinline))
 ONEPASS_RUNTIME uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int source, uint64_t site);
 ONEPASS_RUNTIME void onepass_barrier(uint64_t site);
+ONEPASS_RUNTIME uint64_t onepass_barrier_count(uint64_t site, bool vote);  // threads that voted true
 ONEPASS_RUNTIME void onepass_trap();
 
 // Up to 16 bytes by value: an address handed out would have the compiler instrument the registers too.
