@@ -1,12 +1,18 @@
-"""The machine's facts that plans and reports use. Each number has its source."""
+"""The machine's facts that plans and reports use, and the table of GPUs by name. Each number has its source."""
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from onepass.errors import OnepassError
 
 
 @dataclass(frozen=True)
@@ -165,11 +171,36 @@ def cuda(index: int = 0) -> Device:
 
 
 def of(torch_device: str) -> Device:
-    """The record for ``cpu`` or ``cuda:1``."""
+    """The record for ``cpu`` or ``cuda:1``, or for a GPU that is not here by its full name in the table."""
     if torch_device.startswith("cuda"):
         _, _, index = torch_device.partition(":")
         return cuda(int(index or 0))
-    return cpu()
+    return absent(torch_device) or cpu()
+
+
+@cache
+def absent(name: str) -> Device | None:
+    """A GPU of the table to plan for, or None. The clock of one whose clock is not known is taken as 1.5 GHz."""
+    card = next((c for c in cards() if c.name == name), None)
+    if card is None or card.bandwidth_gbps is None or card.units is None:
+        return None
+    known = [d for d in KNOWN if d.name == name]
+    return (
+        known[0]
+        if known
+        else _cuda(
+            name,
+            card.arch,
+            0.88 * card.bandwidth_gbps,
+            card.units,
+            (card.boost_mhz or 1500) / 1000,
+            card.limits.threads,
+            card.limits.shared_bytes,
+            int((card.l2_mib or 0) * MIB),
+            "the table: 88 % of the bandwidth, boost clock",
+            card.limits.blocks,
+        )
+    )
 
 
 @cache
@@ -182,3 +213,254 @@ def last_cache_bytes() -> int:
         except (OSError, ValueError):
             continue
     return 32 << 20
+
+
+# The table, devices.toml: facts by the name of a GPU, whether one is present or not
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a multiprocessor of an architecture holds.
+
+    Units: bytes; threads, blocks, 32-bit registers, named barriers of a multiprocessor; ``fp32_lanes`` take a
+    multiply-add each cycle.
+    """
+
+    arch: str
+    threads: int
+    blocks: int
+    shared_bytes: int
+    block_shared_bytes: int  # the most a block may ask for
+    carveouts_bytes: tuple[int, ...]  # the sizes that shared memory takes of what it shares with L1
+    fp32_lanes: int
+    registers: int = 65536  # and the most a block may take
+    barriers: int = 0  # 0: they never limit
+
+    @property
+    def reserved_shared_bytes(self) -> int:
+        """What the system keeps of each block's shared memory."""
+        return KIB if _number(self.arch) >= 80 else 0
+
+    @property
+    def shared_unit_bytes(self) -> int:
+        """What a block's shared memory is rounded up to."""
+        return 128 if _number(self.arch) >= 80 else 256
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a number was read. ``date`` is the document's, as year and month."""
+
+    document: str
+    date: str
+
+
+# The numbers of a card that have a source each, and their units.
+FACTS: Mapping[str, str] = {
+    "units": "multiprocessors",
+    "boost_mhz": "MHz",
+    "fp32_tflops": "1e12 operations/s",
+    "bandwidth_gbps": "1e9 bytes/s",
+    "bus_bits": "bits",
+    "data_rate_gbps": "1e9 bits/s a wire",
+    "l2_mib": "MiB",
+    "memory_gib": "GiB",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU of the table. A number that is not known is None; ``sources`` says where each other one was read."""
+
+    name: str  # as the driver calls it
+    aliases: tuple[str, ...]
+    limits: Limits
+    units: int | None
+    boost_mhz: int | None
+    fp32_tflops: float | None
+    bandwidth_gbps: float | None
+    bus_bits: int | None
+    data_rate_gbps: float | None
+    l2_mib: float | None
+    memory_gib: int | None
+    note: str
+    sources: Mapping[str, Source]
+
+    @property
+    def arch(self) -> str:
+        return self.limits.arch
+
+    @property
+    def derived_gbps(self) -> float | None:
+        """Bus width × data rate ÷ 8. Units: 1e9 bytes a second."""
+        if self.bus_bits is None or self.data_rate_gbps is None:
+            return None
+        return self.bus_bits * self.data_rate_gbps / 8
+
+    @property
+    def derived_tflops(self) -> float | None:
+        """Multiprocessors × lanes × 2 × boost clock. Units: 1e12 operations a second."""
+        if self.units is None or self.boost_mhz is None:
+            return None
+        return self.units * self.limits.fp32_lanes * 2 * self.boost_mhz / 1e6
+
+    @property
+    def ridge(self) -> float | None:
+        """The datasheet's ridge point. Units: FLOPs a byte."""
+        if self.fp32_tflops is None or self.bandwidth_gbps is None:
+            return None
+        return 1000 * self.fp32_tflops / self.bandwidth_gbps
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names of numbers that the table does not have."""
+        return tuple(name for name in FACTS if getattr(self, name) is None)
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = {
+            name: None
+            if getattr(self, name) is None
+            else {"value": getattr(self, name), "unit": unit, **self.sources[name].__dict__}
+            for name, unit in FACTS.items()
+        }
+        limits = {k: v for k, v in self.limits.__dict__.items() if k != "arch"}
+        return {
+            "name": self.name,
+            "aliases": list(self.aliases),
+            "arch": self.arch,
+            **facts,
+            "derived": {
+                "bandwidth_gbps": self.derived_gbps,
+                "fp32_tflops": self.derived_tflops,
+                "ridge_flops_per_byte": self.ridge,
+            },
+            "multiprocessor": {
+                **limits,
+                "carveouts_bytes": list(self.limits.carveouts_bytes),
+                "reserved_shared_bytes": self.limits.reserved_shared_bytes,
+                **self.sources["limits"].__dict__,
+            },
+            "note": self.note,
+        }
+
+
+@dataclass(eq=False)
+class UnknownGpu(OnepassError):
+    """A GPU's name that the table does not have."""
+
+    name: str
+    nearest: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"no GPU named {self.name!r} in the table"
+
+    def advice(self) -> str:
+        near = f"Near it: {', '.join(self.nearest)}. " if self.nearest else ""
+        return f"{near}`onepass devices` lists all; a GPU that is not there can be measured: `onepass calibrate`."
+
+
+@dataclass(eq=False)
+class NoRoof(OnepassError):
+    """A device of which neither a datasheet's nor a measured roof is known."""
+
+    name: str
+
+    def what(self) -> str:
+        return f"no roof is known for {self.name}: it is no GPU of the table, and was not measured here"
+
+    def advice(self) -> str:
+        return "Measure it with `onepass calibrate`, or name a GPU of `onepass devices` with --device."
+
+
+@dataclass(eq=False)
+class NotPresent(OnepassError):
+    """A device that kernels were to be timed on and that this machine does not have."""
+
+    name: str
+    present: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"{self.name} is not in this machine, which has {', '.join(self.present)}: nothing can be timed on it"
+
+    def advice(self) -> str:
+        return "Leave --run out, or leave --device out to time on what is here."
+
+
+@cache
+def architectures() -> Mapping[str, Limits]:
+    """Limits by architecture, oldest first."""
+    return {arch: _limits(arch, row) for arch, row in _table()["arch"].items()}
+
+
+def limits_of(arch: str) -> Limits:
+    """The limits of an architecture; of one that the table does not have, those of the next older one."""
+    known = architectures()
+    older = [a for a in known if _number(a) <= _number(arch)]
+    return known.get(arch) or known[older[-1] if older else next(iter(known))]
+
+
+@cache
+def cards() -> tuple[Card, ...]:
+    """All GPUs of the table."""
+    return tuple(_card(row) for row in _table()["card"])
+
+
+def find(name: str) -> Card:
+    """A GPU by its full name, or by one that people use: ``V100``, ``3080 Ti``, ``A100 80GB``.
+
+    Raises: UnknownGpu, with the nearest names.
+    """
+    keys = _keys()
+    card = keys.get(_key(name))
+    if card is None:
+        near = difflib.get_close_matches(_key(name), keys, n=5, cutoff=0.5)
+        raise UnknownGpu(name, tuple(dict.fromkeys(keys[k].name for k in near)))
+    return card
+
+
+@cache
+def _keys() -> Mapping[str, Card]:
+    return {_key(name): card for card in cards() for name in (card.name, *card.aliases)}
+
+
+def _key(name: str) -> str:
+    """A name without what people leave out: ``NVIDIA GeForce RTX 3080 Ti`` and ``3080ti`` are one."""
+    return re.sub(r"nvidia|geforce|tesla|quadro|rtx|gpu|[^a-z0-9]", "", name.lower())
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent / "devices.toml").read_text())
+
+
+def _limits(arch: str, row: Mapping[str, Any]) -> Limits:
+    return Limits(
+        arch,
+        row["threads"],
+        row["blocks"],
+        row["shared_kib"] * KIB,
+        row["block_shared_kib"] * KIB,
+        tuple(n * KIB for n in row["carveouts_kib"]),
+        row["fp32_lanes"],
+        barriers=row.get("barriers", 0),
+    )
+
+
+def _card(row: Mapping[str, Any]) -> Card:
+    documents = {name: Source(**source) for name, source in _table()["sources"].items()}
+    exceptions = row.get("from", {})
+    sources = {fact: documents[exceptions.get(fact, row["sheet"])] for fact in FACTS if fact in row}
+    return Card(
+        name=row["name"],
+        aliases=tuple(row.get("aliases", ())),
+        limits=architectures()[row["arch"]],
+        **{fact: row.get(fact) for fact in FACTS},
+        note=row.get("note", ""),
+        sources=sources | {"limits": documents["cc"]},
+    )
+
+
+def _number(arch: str) -> int:
+    return int(re.sub(r"\D", "", arch) or 0)

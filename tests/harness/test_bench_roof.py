@@ -5,9 +5,10 @@ import itertools
 import pytest
 import torch
 
-import roof
 from cases import Point, cases
+from onepass.insight import roof
 from onepass.runtime.nvrtc import compile_cubin
+from roof import roofs
 
 CPU = torch.device("cpu")
 MIXES = ["layer_norm", "swiglu", "add_rms_norm"]  # 1 read and 1 write, 2 and 1, 2 and 2
@@ -17,7 +18,7 @@ MIXES = ["layer_norm", "swiglu", "add_rms_norm"]  # 1 read and 1 write, 2 and 1,
 @pytest.mark.parametrize("cols", [7, 1000, 16384])
 def test_cpu_streams_write_what_they_read(name: str, cols: int) -> None:
     point = Point(cases()[name], "fp32", 33, cols)
-    found = roof.roofs(point, CPU, 2)
+    found = roofs(point, CPU, 2)
     assert [r.name for r in found] == list(roof.CPU_STORES)
     for stream in found:
         assert stream.check() == ""
@@ -30,7 +31,7 @@ def test_a_stream_that_stops_early_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(roof, "_CPU", short)
     roof.cpu_kernel.cache_clear()
     try:
-        (first, *_) = roof.roofs(Point(cases()["layer_norm"], "fp32", 33, 1000), CPU, 2)
+        (first, *_) = roofs(Point(cases()["layer_norm"], "fp32", 33, 1000), CPU, 2)
         assert "something else" in first.check()
     finally:
         roof.cpu_kernel.cache_clear()

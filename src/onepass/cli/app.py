@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onepass.cli import cache, check, demo, doctor, explain, ladder
+from onepass.cli import cache, calibrate, check, demo, devices, doctor, explain, ladder, occupancy, roofline
 from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
@@ -79,6 +79,10 @@ def _application() -> typer.Typer:
     application.command("check")(check.check)
     application.command("doctor")(doctor.doctor)
     application.command("ladder")(ladder.ladder)
+    application.command("devices")(devices.devices)
+    application.command("calibrate")(calibrate.calibrate)
+    application.command("roofline")(roofline.roofline)
+    application.command("occupancy")(occupancy.occupancy)
     application.add_typer(cache.group(), name="cache")
     return application
 

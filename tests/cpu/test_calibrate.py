@@ -1,0 +1,155 @@
+"""Measured roofs: what is measured is what is said, it is kept, and what is damaged is not believed."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+import time
+from dataclasses import replace
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+import torch
+
+from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.insight import calibrate as roofs
+from onepass.insight import roof as streams
+from onepass.insight.calibrate import Calibration, MemoryRoof, calibrate, kept, path_of
+from onepass.runtime.cache import open_cache
+from onepass.runtime.launch_cpu import load_kernel
+from onepass.runtime.nvrtc import compile_cubin
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def found() -> Calibration:
+    return calibrate(CPU, rounds=5, stream_bytes=48 << 20, mixes=((1, 1),))
+
+
+def copy_gbps() -> float:
+    """PyTorch's own copy of tensors of the same size, the best of several."""
+    x, y = torch.randn(12 << 20), torch.empty(12 << 20)
+    best = float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        y.copy_(x)
+        best = min(best, time.perf_counter() - start)
+    return 2 * x.numel() * 4 / best / 1e9
+
+
+def test_the_memory_roof_is_no_lower_than_a_copy(found: Calibration) -> None:
+    """A third of it: other work on the machine comes and goes between the two measurements."""
+    assert found.memory[0].gbps > copy_gbps() / 3
+    assert found.memory[0].low_gbps <= found.memory[0].gbps <= found.memory[0].high_gbps
+
+
+def test_the_arithmetic_roof_is_possible(found: Calibration) -> None:
+    """Above one multiply-add a cycle of 1 GHz, below two of 16 lanes at 6 GHz on each thread."""
+    assert 2 < found.fp32_gflops < 2 * 2 * 16 * 6 * torch.get_num_threads()
+    assert 0 < found.launch_us < 1000
+
+
+@pytest.mark.parametrize("chains", roofs.CHAINS["cpu"])
+def test_each_chain_makes_each_of_its_steps(chains: int) -> None:
+    """2 s + 1, r times, of s = k is 2^r (k + 1) - 1: a step too few or too many would show."""
+    kernel = load_kernel(cpu_prelude() + roofs.fma_text(chains), "fma_roof", cache=open_cache())
+    x = torch.zeros(32)
+    x[0], x[1] = 2.0, 1.0
+    kernel.run(struct.pack("2q", x.data_ptr(), 5), 1, 64, 0)
+    want = sum(32 * (k + 1) - 1 for k in range(chains))
+    assert x[16:].tolist() == [want] * 16
+
+
+def disassembled(code: bytes, folder: Path) -> str:
+    (folder / "k.cubin").write_bytes(code)
+    files = distribution("nvidia-cuda-nvdisasm").files or []
+    program = next(str(f.locate()) for f in files if f.name == "nvdisasm")
+    return subprocess.run(
+        [program, str(folder / "k.cubin")], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("chains", roofs.CHAINS["cuda"])
+def test_the_gpus_loop_is_multiply_adds(arch: str, chains: int, tmp_path: Path) -> None:
+    """16 rounds of all chains in the loop's machine code, none folded away."""
+    cubin = compile_cubin(roofs._CUDA_FMA % {"chains": chains}, "fma_roof", arch)
+    assert cubin.resources.spill_bytes == 0
+    count = len(re.findall(r"\bFFMA2?\b", disassembled(cubin.code, tmp_path)))
+    assert count >= 16 * chains and count % (16 * chains) == 0
+
+
+def test_empty_kernels_compile() -> None:
+    assert compile_cubin(roofs._CUDA_NOTHING, "nothing", "sm_90").resources.registers <= 8
+
+
+# Kept
+
+SAMPLE = Calibration(
+    "NVIDIA Test 1",
+    "cuda",
+    "sm_90",
+    (
+        MemoryRoof(1, 1, 4300.0, 4290.0, 4310.0, "a"),
+        MemoryRoof(2, 1, 4400.0, 4390.0, 4410.0, "b"),
+        MemoryRoof(2, 2, 4250.0, 4200.0, 4290.0, "c"),
+    ),
+    60000.0,
+    1.5,
+    3.0,
+    512 << 20,
+    15,
+    "torch",
+    "2026-11-30",
+)
+
+
+def test_what_is_kept_comes_back(folder: Path) -> None:
+    assert kept(SAMPLE.device) is None
+    path = roofs.keep(SAMPLE)
+    assert path == folder / "calibration" / "NVIDIA-Test-1.json"
+    assert kept(SAMPLE.device) == SAMPLE
+    assert json.loads(path.read_text())["schema"] == "onepass.calibrate/1"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"schema": "onepass.calibrate/0"}', "[1]", '{"schema": "onepass.calibrate/1"}']
+)
+def test_what_is_damaged_is_not_believed(folder: Path, text: str) -> None:
+    roofs.keep(SAMPLE)
+    path_of(SAMPLE.device).write_text(text)
+    assert kept(SAMPLE.device) is None
+
+
+def test_the_mix_of_a_kernel() -> None:
+    assert SAMPLE.mix(1, 1).kernel == "a"
+    assert SAMPLE.mix(2, 2).kernel == "c"
+    assert SAMPLE.mix(4, 2).kernel == "b"  # two thirds of its streams are read
+    assert SAMPLE.best_gbps == 4400.0
+
+
+def test_a_stream_kernel_that_is_wrong_is_no_roof(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = streams._CPU.replace("s = s + load", "s = s - load")
+    assert wrong != streams._CPU
+    monkeypatch.setattr(streams, "_CPU", wrong)
+    streams.cpu_kernel.cache_clear()
+    try:
+        with pytest.raises(AssertionError, match="something else"):
+            calibrate(CPU, rounds=3, stream_bytes=1 << 16, mixes=((2, 1),))
+    finally:
+        streams.cpu_kernel.cache_clear()
+
+
+def test_a_name_makes_one_file() -> None:
+    assert path_of("a/../b c").name == "a-b-c.json"
+    assert path_of(SAMPLE.device) != path_of(replace(SAMPLE, device="NVIDIA Test 2").device)

@@ -1,0 +1,235 @@
+"""The roofline: figures by hand, the picture's axes and marks, and what the verb says without a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from onepass.analysis.roofline import Point, Roof, Roofline, datasheet_roof
+from onepass.cli import main
+from onepass.device import find
+from onepass.errors import MissingPackage
+from onepass.insight.calibrate import Calibration, MemoryRoof, keep
+from onepass.insight.roofline_picture import MOST_NAMED, axes, corners, png, svg
+
+# LayerNorm in fp32 of 65536 rows of 1024: seven operations and eight bytes an element.
+ELEMENTS = 65536 * 1024
+NORM = Point("layer_norm", 1, 7 * ELEMENTS, 4 * ELEMENTS, 4 * ELEMENTS, 8 * ELEMENTS)
+SHEET = datasheet_roof(find("V100"))
+assert SHEET is not None
+MEASURED = Roof("measured", 840.0, 14000.0, "here", ((0.5, 800.0), (0.75, 840.0)))
+
+
+def test_layer_norm_is_far_left_of_the_ridge() -> None:
+    for name, ridge in (("V100", 17.4), ("3080 Ti", 37.4)):
+        roof = datasheet_roof(find(name))
+        assert roof and roof.ridge == pytest.approx(ridge, abs=0.05)
+        assert NORM.ai == 0.875 < roof.ridge / 15
+        assert roof.verdict(NORM.ai) == "memory-bound"
+
+
+def test_bound_times_by_hand() -> None:
+    assert NORM.bound_us(SHEET) == pytest.approx(8 * ELEMENTS / 900e9 * 1e6)
+    busy = replace(NORM, flops=1000 * ELEMENTS)
+    assert busy.bound_us(SHEET) == pytest.approx(1000 * ELEMENTS / 15.7e12 * 1e6)
+    assert SHEET.verdict(busy.ai) == "compute-bound"
+    assert SHEET.verdict(17.0) == SHEET.verdict(18.0) == "near the ridge"
+
+
+def test_a_kernel_is_held_to_the_roof_of_its_own_mix() -> None:
+    assert NORM.bound_us(MEASURED) == pytest.approx(8 * ELEMENTS / 800e9 * 1e6)
+    three_to_one = Point("sum of three", 1, 2, 3 * ELEMENTS, ELEMENTS, 0)
+    assert three_to_one.bound_us(MEASURED) == pytest.approx(4 * ELEMENTS / 840e9 * 1e6)
+
+
+def test_a_roof_without_arithmetic_still_bounds() -> None:
+    roof = Roof("datasheet", 4000.0, None, "a sheet without fp32")
+    assert roof.ridge is None and roof.verdict(1e9) == "memory-bound"
+    assert NORM.bound_us(roof) == pytest.approx(8 * ELEMENTS / 4e12 * 1e6)
+    ET.fromstring(svg(Roofline("H800", (roof,), (NORM,))))
+
+
+def test_above_the_roof_is_a_contradiction_and_no_win() -> None:
+    us = NORM.bound_us(MEASURED)
+    assert not Roofline("V100", (SHEET, MEASURED), (replace(NORM, measured_us=us / 1.01),)).contradictions
+    found = Roofline("V100", (SHEET, MEASURED), (replace(NORM, measured_us=us / 1.03),))
+    assert found.contradictions and "Not to be believed as measured: layer_norm" in found.text
+    assert not Roofline("V100", (SHEET,), found.points).contradictions
+
+
+@pytest.mark.parametrize("flops", [1, 7, 10_000])
+@pytest.mark.parametrize("roofs", [(SHEET,), (SHEET, MEASURED)])
+def test_axes_go_past_all_points_and_ridges(flops: int, roofs: tuple[Roof, ...]) -> None:
+    points = (replace(NORM, flops=flops * ELEMENTS), replace(NORM, measured_us=1e6))
+    shown = axes(Roofline("V100", roofs, points))
+    for x in [p.ai for p in points] + [r.ridge for r in roofs if r.ridge]:
+        assert shown.ai[0] * 1.5 < x < shown.ai[1] / 1.5
+    for p in points:
+        assert shown.gflops[0] * 1.5 < p.gflops(roofs[-1]) < shown.gflops[1] / 1.5
+    for roof in roofs:
+        for x, y in corners(roof, shown):
+            assert shown.ai[0] <= x <= shown.ai[1]
+            assert shown.gflops[0] * 0.999 <= y <= shown.gflops[1]
+
+
+def test_the_sentence_counts_kernels_on_each_side() -> None:
+    busy = replace(NORM, name="busy", count=3, flops=1000 * ELEMENTS)
+    text = Roofline("V100", (SHEET,), (NORM, busy)).text
+    assert text.startswith(
+        "Of 4 kernels 1 are memory-bound, 3 are compute-bound on V100: 0.88 to 125.00 FLOPs a byte"
+    )
+    assert Roofline("V100", (SHEET,), (replace(NORM, count=2),)).text.startswith(
+        "All 2 kernels are memory-bound"
+    )
+    assert "No kernel" in Roofline("V100", (SHEET,), ()).text
+
+
+def drawn(roofline: Roofline) -> ET.Element:
+    return ET.fromstring(svg(roofline))
+
+
+def marks(root: ET.Element, tag: str, kind: str) -> list[ET.Element]:
+    return [
+        e for e in root.iter(f"{{http://www.w3.org/2000/svg}}{tag}") if kind in (e.get("class") or "").split()
+    ]
+
+
+def test_the_picture_has_both_roofs_and_each_kernel() -> None:
+    timed = replace(NORM, name="timed & <named>", measured_us=1000.0)
+    root = drawn(Roofline("V100", (SHEET, MEASURED), (NORM, timed)))
+    assert len(marks(root, "polyline", "datasheet")) == len(marks(root, "polyline", "measured")) == 1
+    assert len(marks(root, "circle", "hollow")) == len(marks(root, "circle", "point")) == 1
+    words = " ".join("".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert "timed & <named>" in words and "ridge 17.4" in words
+    text = svg(Roofline("V100", (SHEET,), (NORM,)))
+    assert "stroke-dasharray" in text and "prefers-color-scheme: dark" in text
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|<script", text)
+
+
+def test_many_kernels_are_drawn_and_their_numbers_keep_apart() -> None:
+    points = tuple(replace(NORM, name=f"k{i}", flops=(7 + i % 2) * ELEMENTS) for i in range(MOST_NAMED + 8))
+    root = drawn(Roofline("V100", (SHEET,), points))
+    assert len(marks(root, "circle", "hollow")) == len(points)
+    numbers = [
+        (float(t.get("x", 0)), float(t.get("y", 0)))
+        for t in root.iter("{http://www.w3.org/2000/svg}text")
+        if (t.text or "").isdigit() and t.get("text-anchor") is None
+    ]
+    assert len(numbers) == MOST_NAMED
+    apart = [
+        abs(a[0] - b[0]) >= 14 or abs(a[1] - b[1]) >= 13 for i, a in enumerate(numbers) for b in numbers[:i]
+    ]
+    assert all(apart)
+
+
+def test_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="the plot extra is not installed")
+    roofline = Roofline("V100", (SHEET, MEASURED), (NORM, replace(NORM, measured_us=900.0)))
+    png(roofline, tmp_path / "roofline.png")
+    assert (tmp_path / "roofline.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingPackage, match=r"onepass\[plot\]"):
+        png(roofline, tmp_path / "none.png")
+
+
+# The verb
+
+FILE = """
+import torch, torch.nn.functional as F
+def norm(x, w, b):
+    return F.layer_norm(x, x.shape[-1:], w, b)
+def block(x, w, b):
+    return F.layer_norm(F.gelu(x) + x, x.shape[-1:], w, b)
+def example_inputs():
+    return torch.randn(4096, 1024), torch.randn(1024), torch.randn(1024)
+"""
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    (tmp_path / "user.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "cache"))
+
+    def invoke(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["onepass", "roofline", *arguments])
+        try:
+            code = main()
+        except SystemExit as leave:
+            code = leave.code if isinstance(leave.code, int) else 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return invoke
+
+
+def test_a_gpu_by_name_without_a_gpu(run: Run, tmp_path: Path) -> None:
+    """Seven operations and eight bytes an element; a measured roof counts once it is kept."""
+    code, out, err = run("user.py:norm", "--device", "V100", "--svg", "r.svg", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    (kernel,) = document["kernels"]
+    n = 4096 * 1024
+    assert document["schema"] == "onepass.roofline/1" and document["device"] == "Tesla V100-SXM2-16GB"
+    assert kernel["flops"] / n == pytest.approx(7, rel=0.01)
+    assert (kernel["bytes_read"] + kernel["bytes_written"]) / n == pytest.approx(8, rel=0.01)
+    assert kernel["arithmetic_intensity"] == pytest.approx(0.87, abs=0.01)
+    assert document["roofs"][0]["ridge_flops_per_byte"] == pytest.approx(17.4, abs=0.05)
+    assert kernel["verdict"] == "memory-bound" and "row" in kernel["name"]
+    ET.parse(tmp_path / "r.svg")
+
+    memory = (MemoryRoof(1, 1, 800.0, 790.0, 810.0, "a"),)
+    keep(
+        Calibration(
+            "Tesla V100-SXM2-16GB",
+            "cuda",
+            "sm_70",
+            memory,
+            14000.0,
+            2.0,
+            4.0,
+            1 << 29,
+            15,
+            "a V100",
+            "2026-11-30",
+        )
+    )
+    code, out, _ = run("user.py:norm", "--device", "V100", "--json")
+    again = json.loads(out)
+    assert [roof["kind"] for roof in again["roofs"]] == ["datasheet", "measured"]
+    assert again["bound_us"] == pytest.approx(document["bound_us"] * 900 / 800)
+
+
+def test_bytes_op_by_op_and_fused(run: Run) -> None:
+    """GELU 2 passes, Add 3, LayerNorm 2; fused 1 read and 1 write, for the residual is the input itself."""
+    code, out, _ = run("user.py:block", "--device", "3080 Ti", "--json")
+    (kernel,) = json.loads(out)["kernels"]
+    n = 4 * 4096 * 1024
+    assert code == 0
+    assert kernel["eager_bytes"] / n == pytest.approx(7, rel=0.01)
+    assert (kernel["bytes_read"] + kernel["bytes_written"]) / n == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("user.py:norm", "--device", "V10O"), "Tesla V100-SXM2-16GB"),
+        (("user.py:norm", "--device", "V100", "--run"), "is not in this machine"),
+        (("user.py:no", "--device", "V100"), "has no `no`"),
+        (("user.py:norm", "--device", "V100", "--svg", "no/such/folder.svg"), "can't be written"),
+    ],
+    ids=["device", "run", "name", "svg"],
+)
+def test_bad_input_exits_2(run: Run, arguments: tuple[str, ...], told: str) -> None:
+    code, _, err = run(*arguments)
+    assert code == 2 and told in err and "Traceback" not in err
