@@ -20,7 +20,7 @@ from onepass.ladder.compiled import Compiled, compile_step
 from onepass.ladder.emulated import Counts, Finding, run
 from onepass.ladder.errors import BadRung
 from onepass.ladder.launch import Loaded
-from onepass.ladder.machine import Machine, named
+from onepass.ladder.machine import named
 from onepass.ladder.measure import Bench, Place, measure
 from onepass.ladder.report import Report
 from onepass.ladder.rungs import HERE, Ladder, Rung, load
@@ -325,7 +325,7 @@ class Emulated:
         return lambda: self.kernel.launch(self.step.grid, self.step.block, 0, args, buffers) and None
 
 
-def streams(bench: Bench, machine: Machine) -> dict[str, Callable[[int], Any]]:
+def streams(bench: Bench) -> dict[str, Callable[[int], Any]]:
     """A roof far above anything emulated."""
     return {"roof": lambda index: None}
 
