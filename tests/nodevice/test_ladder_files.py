@@ -99,6 +99,7 @@ def test_headers_say_what_a_reader_needs(pair: tuple[Ladder, Rung]) -> None:
     header = text[: text.index("\n\n")]
     for line in ("Difference from", "Bytes a row:", "Limit expected to bind:", "Requires:", "Fails:"):
         assert f"// {line}" in header, line
+    assert "// onepass-check: " in header and "ref=reference.py:check_" in header
     assert ("mean is large" in header or "as v1" in header) == (pair[1].fails == ("large_mean",))
 
 

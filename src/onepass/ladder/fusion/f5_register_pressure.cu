@@ -5,6 +5,9 @@
 // Limit expected to bind: occupancy. At more than 96 registers a thread 512 threads are resident, a quarter of 2048.
 // Requires: COLS, the row length, when compiled: a multiple of 4 and at most 32768; all pointers at multiples of 16 bytes.
 // Fails: nothing.
+// onepass-check: rows=6 cols=1024 x_g=randn(rows,cols) residual_g=randn(rows,cols) weight_g=randn(cols) bias_g=randn(cols)
+// onepass-check: y_g=out(rows,cols) grid=(rows+3)//4 block=128 ref=reference.py:check_gelu_add_layer_norm
+// onepass-check[large_mean]: residual_g=randn(rows,cols,mean=1000) rtol=1e-3
 
 #ifndef COLS
 #define COLS 1024

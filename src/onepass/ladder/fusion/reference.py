@@ -59,3 +59,19 @@ def _allowed(chain: float, x: Tensor, weight: Tensor, bias: Tensor, off: Tensor)
 def generate_gelu_add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """What the generated rung is made from."""
     return F.layer_norm(F.gelu(x, approximate="tanh") + residual, x.shape[-1:], weight, bias, EPS)
+
+
+# For `onepass check`, which hands over a kernel's parameters by their names.
+
+
+def check_layer_norm(x_g: Tensor, weight_g: Tensor, bias_g: Tensor) -> Tensor:
+    return layer_norm(x_g, weight_g, bias_g)
+
+
+def check_gelu_add_layer_norm(x_g: Tensor, residual_g: Tensor, weight_g: Tensor, bias_g: Tensor) -> Tensor:
+    return gelu_add_layer_norm(x_g, residual_g, weight_g, bias_g)
+
+
+def check_with_sums(x_g: Tensor, residual_g: Tensor, weight_g: Tensor, bias_g: Tensor) -> dict[str, Tensor]:
+    """The sums are what is left in the memory it works in; nobody asks for them."""
+    return {"y_g": gelu_add_layer_norm(x_g, residual_g, weight_g, bias_g)}

@@ -6,6 +6,9 @@
 // Requires: nothing.
 // Fails: rows whose mean is large against their deviation. The variance is the mean of squares minus the square of the
 //   mean, the difference of two large numbers.
+// onepass-check: rows=6 cols=1024 x_g=randn(rows,cols) weight_g=randn(cols) bias_g=randn(cols) y_g=out(rows,cols)
+// onepass-check: grid=rows block=1 ref=reference.py:check_layer_norm
+// onepass-check[large_mean]: x_g=randn(rows,cols,mean=1000) rtol=1e-3
 
 constexpr float EPS = 1e-5f;
 

@@ -6,6 +6,9 @@
 // Limit expected to bind: memory.
 // Requires: COLS, the row length, when compiled: a multiple of 4 and at most 32768; all pointers at multiples of 16 bytes.
 // Fails: nothing.
+// onepass-check: rows=6 cols=1024 x_g=randn(rows,cols) weight_g=randn(cols) bias_g=randn(cols) y_g=out(rows,cols)
+// onepass-check: grid=rows block=128 ref=reference.py:check_layer_norm
+// onepass-check[large_mean]: x_g=randn(rows,cols,mean=1000) rtol=1e-3
 
 #ifndef COLS
 #define COLS 1024

@@ -6,6 +6,9 @@
 // Limit expected to bind: none, the result is not defined.
 // Requires: never to be run on a device. The emulator stops at the shuffle and names its line.
 // Fails: every input.
+// onepass-check: rows=6 cols=1024 x_g=randn(rows,cols) weight_g=randn(cols) bias_g=randn(cols) y_g=out(rows,cols)
+// onepass-check: grid=rows block=256 ref=reference.py:check_layer_norm
+// onepass-check[large_mean]: x_g=randn(rows,cols,mean=1000) rtol=1e-3
 
 constexpr float EPS = 1e-5f;
 constexpr int THREADS = 256, WARPS = THREADS / 32;

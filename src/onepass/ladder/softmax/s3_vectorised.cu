@@ -5,6 +5,8 @@
 // Limit expected to bind: memory.
 // Requires: cols a multiple of 4, and all pointers at multiples of 16 bytes.
 // Fails: nothing.
+// onepass-check: rows=6 cols=1024 x_g=randn(rows,cols) y_g=out(rows,cols) grid=rows block=256 ref=reference.py:check_softmax
+// onepass-check[large_values]: x_g=randn(rows,cols,mean=200,std=5)
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr float LOWEST = -3.402823466e38f;  // finite: LOWEST - LOWEST is 0, where infinity would give NaN
