@@ -16,7 +16,7 @@ from onepass.cli import app
 from onepass.cli.check import _reference
 from onepass.emulate import compile_handwritten
 from onepass.errors import BadLaunch, CannotCheck, NoSuchKernel, OnepassError
-from onepass.insight.check import CheckReport, check_built, check_kernel, difference
+from onepass.insight.check import RACES, CheckReport, check_built, check_kernel, difference
 from onepass.insight.launch_line import cases_of, launch_of, pairs_of
 
 CORPUS = Path(__file__).parents[1] / "faults"
@@ -27,6 +27,7 @@ CLASSES = {
     "missing-lane",
     "warp-divergence",
     "shared-race",
+    "global-race",
     "out-of-bounds",
     "misaligned",
     "unwritten-shared",
@@ -80,11 +81,16 @@ def test_a_planted_fault_is_found_at_its_line(path: Path) -> None:
     assert faults
     for f in faults:
         assert expected.get(f.line) == f.kind, f
-        assert not f.other_line or f.other_line in expected or f.kind != "shared-race", f
+        assert not f.other_line or f.other_line in expected or f.kind not in RACES, f
         assert f.text
         assert f.advice
     seen = {n for f in faults for n in (f.line, f.other_line)}
-    one_is_enough = {"barrier-divergence", "warp-divergence", "shared-race"}  # marked at both of two places
+    one_is_enough = {
+        "barrier-divergence",
+        "warp-divergence",
+        "shared-race",
+        "global-race",
+    }  # marked at both of two places
     assert set(expected) <= seen or set(expected.values()) <= one_is_enough
 
 
@@ -119,8 +125,9 @@ BROKEN = {
     "warp_functions.cu": (
         "atomicAdd(&counts[0], __popc(peers))",
         "counts[0] += __popc(peers)",
-        "order-dependent",
+        "global-race",
     ),
+    "in_place_rows.cu": ("  __syncthreads();\n  x[", "  x[", "global-race"),
     "last_block_finishes.cu": ("== gridDim.x - 1", "== gridDim.x - 2", "wrong-result"),
 }
 

@@ -151,10 +151,8 @@ def _text(file: Path, reports: Sequence[CheckReport]) -> str:
 
 
 def _verdict(file: Path, reports: Sequence[CheckReport]) -> str:
-    kernel, tried = (
-        reports[0].kernel,
-        f"{len(reports)} case{'s' * (len(reports) > 1)}, {reports[0].orders} orders each",
-    )
+    kernel = ", ".join(dict.fromkeys(r.kernel for r in reports))
+    tried = f"{len(reports)} case{'s' * (len(reports) > 1)}, {reports[0].orders} orders each"
     failing = [r for r in reports if not r.clean]
     compared = "" if reports[0].compared else " No reference was given: results were not compared."
     if not failing:

@@ -273,7 +273,7 @@ ONEPASS_HOST unsigned __match_any_sync(unsigned mask, T v, ONEPASS_SITE) {
 ONEPASS_HOST int __syncthreads_count(int p, ONEPASS_SITE) { return int(onepass_barrier_count(site, p != 0)); }
 ONEPASS_HOST int __syncthreads_or(int p, ONEPASS_SITE) { return onepass_barrier_count(site, p != 0) != 0; }
 ONEPASS_HOST int __syncthreads_and(int p, ONEPASS_SITE) { return onepass_barrier_count(site, p == 0) == 0; }
-ONEPASS_HOST void __threadfence_system() { asm volatile("" ::: "memory"); }
+ONEPASS_HOST void __threadfence_system() { onepass_fence(); }
 ONEPASS_HOST void __nanosleep(unsigned) {}
 #define __builtin_assume(x) ((void)0)
 

@@ -99,7 +99,7 @@ ONEPASS_HOST int __any_sync(unsigned mask, int p, ONEPASS_SITE) {
 ONEPASS_HOST int __all_sync(unsigned mask, int p, ONEPASS_SITE) {
   return onepass_exchange(mask, exchange_ballot, p != 0, 0, site) == mask;
 }
-ONEPASS_HOST void __threadfence() { asm volatile("" ::: "memory"); }
+ONEPASS_HOST void __threadfence() { onepass_fence(); }
 ONEPASS_HOST void __threadfence_block() { asm volatile("" ::: "memory"); }
 ONEPASS_HOST void __trap() { onepass_trap(); }
 

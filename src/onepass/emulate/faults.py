@@ -33,11 +33,19 @@ KINDS: tuple[tuple[str, str], ...] = (
         "width argument, or put the lane into the mask",
     ),
     ("out-of-bounds", "the index lies past the array's declared length"),
+    (
+        "global-race",
+        "use an atomic, or put __syncthreads(), inside a warp __syncwarp(), between the two accesses",
+    ),
+    (
+        "global-race",
+        "the two threads are of different blocks, which nothing orders: use an atomic, or a second launch",
+    ),
 )
 UNDEFINED_LANE, INDEX_PAST_ARRAY = 13, 14
 
 # Those that say where the second thread was: its access of a race, or the collective it waits in.
-OF_TWO = frozenset({"shared-race", "barrier-divergence", "missing-lane", "warp-divergence"})
+OF_TWO = frozenset({"shared-race", "global-race", "barrier-divergence", "missing-lane", "warp-divergence"})
 
 # Those that an address belongs to.
-OF_MEMORY = frozenset(range(1, 7))
+OF_MEMORY = frozenset((*range(1, 7), 15, 16))

@@ -12,6 +12,7 @@ namespace {
 constexpr unsigned max_threads = 1024;
 // libm is called on a fiber's stack, and a kernel that spills may hold a row there; 64 KiB holds both, touched lazily.
 constexpr size_t stack_bytes = 64 << 10;
+constexpr uint64_t max_history_bytes = 1 << 20;  // 52 bytes of history each
 constexpr uint64_t stack_canary = 0x5ca1ab1e0ddba11ull;
 
 enum Readers : uint8_t { one_thread, one_warp, many_warps };
@@ -37,6 +38,13 @@ struct Shadow {
   uint8_t readers;  // a Readers: who has read it since `read_epoch` began
 };
 
+// The same of a byte of global memory, which keeps its history from block to block.
+struct GlobalShadow : Shadow {
+  uint32_t reader_block, reader_block_pc;  // `block_epoch` of the first block that has read it since it was written
+  uint16_t reader_block_thread;
+  bool atomic;                             // written by an atomic last
+};
+
 struct Shared {
   uintptr_t begin, bytes;
   Shadow* shadow;
@@ -55,6 +63,8 @@ uint32_t warp_epoch[max_threads / 32];  // grows at each completed warp collecti
 uint64_t accesses, run;                 // run: grows each time a fiber is resumed
 uintptr_t stack_low, module_low, module_high;
 Region* last_region;
+GlobalShadow** histories;  // of each region; null where none is kept
+bool fenced;               // a __threadfence() was executed: blocks may hand over to one another
 uint16_t site_table[1 << 15];  // by hash: 1 + the number of a site; at most half full
 Shared shared[3];  // dynamic, static, thread-local
 // Linked last, so it ends the module's thread-local block; touching it makes the loader allocate the block.
@@ -305,6 +315,7 @@ uint64_t onepass_barrier_count(uint64_t site, bool vote) {
   return wait_for_all(site, reinterpret_cast<uint64_t>(__builtin_return_address(0)), vote);
 }
 
+void onepass_fence() { fenced = true; }
 void onepass_trap() { stop(trap, 0, 0, reinterpret_cast<uint64_t>(__builtin_return_address(0)), 0); }
 
 // ---- memory ----
@@ -370,6 +381,41 @@ void check_shared(Shared& s, uintptr_t address, uint64_t bytes, bool write, int 
   }
 }
 
+// Reads beside writes in global memory. Two writes alone are left: several threads that set one flag are an idiom, and
+// where their values differ the results depend on the order.
+void check_global(GlobalShadow* history, uint64_t bytes, bool write, int path, uint64_t pc, uint64_t address) {
+  const unsigned t = thread_number();
+  for (GlobalShadow* h = history; h < history + bytes; ++h) {
+    if (path == atomic_path && !write) continue;
+    const bool plain = path != atomic_path, written = plain && h->write_epoch && !h->atomic;
+    if (!write) {
+      if (written && h->write_epoch < block_epoch)
+        note(block_race, address, bytes, pc, h->writer, h->write_pc);
+      else if (written && !ordered(h->write_epoch, h->write_warp_epoch, h->writer, t))
+        note(global_race, address, bytes, pc, h->writer, h->write_pc);
+      note_read(*h, t, pc);
+      if (!h->reader_block) {
+        h->reader_block = block_epoch;
+        h->reader_block_pc = h->read_pc;
+        h->reader_block_thread = uint16_t(t);
+      }
+      continue;
+    }
+    if (plain && h->reader_block && h->reader_block != block_epoch)
+      note(block_race, address, bytes, pc, h->reader_block_thread, h->reader_block_pc);
+    else if (plain && !readers_done(*h, t)) {
+      const bool own = h->reader == t;
+      note(global_race, address, bytes, pc, own ? h->another : h->reader, own ? h->another_pc : h->read_pc);
+    }
+    h->write_epoch = epoch;
+    h->write_warp_epoch = warp_epoch[t / 32];
+    h->write_pc = uint32_t(pc - module_low);
+    h->writer = uint16_t(t);
+    h->atomic = !plain;
+    h->read_epoch = h->reader_block = 0;
+  }
+}
+
 Site* find_site(uint64_t pc, uint64_t bytes, Space space, Direction direction) {
   constexpr uint64_t last = sizeof site_table / sizeof *site_table - 1;
   for (uint64_t at = (pc * 0x9e3779b97f4a7c15ull >> 40) & last;; at = (at + 1) & last) {
@@ -429,6 +475,7 @@ void count(Region* r, uint64_t address, uint64_t bytes, bool write, int path, ui
   (write ? r->write_bytes : r->read_bytes) += bytes;
   ++(write ? r->writes : r->reads);
   count_site(pc, bytes, global_space, write, path);
+  if (GlobalShadow* h = histories[index]) check_global(h + (address - r->begin), bytes, write, path, pc, address);
 }
 
 bool just_past_shared(uintptr_t address) {
@@ -636,6 +683,29 @@ bool run_block(bool backwards) {
   return true;
 }
 
+// Kept for a launch that goes on after faults, and for buffers of a size that a check uses.
+void keep_histories() {
+  histories = static_cast<GlobalShadow**>(calloc(launch->region_count + 1, sizeof(GlobalShadow*)));
+  for (uint64_t i = 0; i < launch->region_count; ++i) {
+    const Region& r = launch->regions[i];
+    const bool wanted = launch->max_faults > 1 && r.writable && r.end - r.begin <= max_history_bytes;
+    if (wanted) histories[i] = static_cast<GlobalShadow*>(calloc(r.end - r.begin + 1, sizeof(GlobalShadow)));
+  }
+}
+
+void drop_histories() {
+  for (uint64_t i = 0; i < launch->region_count; ++i) free(histories[i]);
+  free(histories);
+}
+
+// With a fence what one block reads of another's may be in order: an atomic says so, which is not followed here.
+void drop_fenced() {
+  uint64_t kept = 0;
+  for (uint64_t i = 0; i < outcome->faults; ++i)
+    if (launch->faults[i].kind != block_race) launch->faults[kept++] = launch->faults[i];
+  outcome->faults = kept;
+}
+
 uint64_t next_random(uint64_t& s) {
   s += 0x9e3779b97f4a7c15ull;
   uint64_t z = s;
@@ -670,6 +740,8 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
   set_shared(shared[1], l->static_shared, l->static_shared_bytes);
   set_shared(shared[2], reinterpret_cast<void*>(module.thread_local_begin), module.thread_local_bytes);
   epoch = 0;
+  fenced = false;
+  keep_histories();
   const uint64_t blocks = uint64_t(l->grid.x) * l->grid.y * l->grid.z;
   uint64_t* order = static_cast<uint64_t*>(malloc((blocks + 1) * sizeof(uint64_t)));
   uint64_t random = l->order_seed;
@@ -687,4 +759,6 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
     if (!run_block(l->order_seed && (next_random(random) & 1))) break;
   }
   free(order);
+  drop_histories();
+  if (fenced) drop_fenced();
 }

@@ -31,6 +31,8 @@ enum FaultKind : uint32_t {
   trap,
   undefined_lane,
   index_past_array,
+  global_race,
+  block_race,
 };
 
 struct Fault {
@@ -90,6 +92,7 @@ ONEPASS_RUNTIME uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t
 ONEPASS_RUNTIME void onepass_barrier(uint64_t site);
 ONEPASS_RUNTIME uint64_t onepass_barrier_count(uint64_t site, bool vote);  // threads that voted true
 ONEPASS_RUNTIME void onepass_trap();
+ONEPASS_RUNTIME void onepass_fence();
 
 // Up to 16 bytes by value: an address handed out would have the compiler instrument the registers too.
 struct Bytes16 {

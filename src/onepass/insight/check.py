@@ -55,6 +55,7 @@ _FORMATS = {
     ("half", 2): "e",
     ("bool", 1): "?",
 }
+RACES = frozenset({"shared-race", "global-race"})
 _PAD_BYTES = 4096  # before and after each buffer: an overrun must not land in another one
 
 
@@ -406,7 +407,7 @@ def _detail(fault: KernelFault) -> str:
         parts.append(fault.buffer)
     if fault.other is not None:
         who = "lane" if fault.kind in ("missing-lane", "warp-divergence") else "thread"
-        where = "and" if fault.kind == "shared-race" else "without"
+        where = "and" if fault.kind in RACES else "without"
         parts.append(f"{where} {who} {fault.other}")
     return ", ".join(parts)
 
@@ -419,7 +420,7 @@ def _distinct(faults: Sequence[Fault]) -> list[Fault]:
     """
     kept: dict[tuple[str, frozenset[int]], Fault] = {}
     for f in faults:
-        both = {f.line, f.other_line} if f.kind == "shared-race" else {f.line}
+        both = {f.line, f.other_line} if f.kind in RACES else {f.line}
         kept.setdefault((f.kind, frozenset(both)), f)
     racing = {n for kind, lines in kept if kind == "shared-race" for n in lines}
     return [f for f in kept.values() if f.kind != "unwritten-shared" or f.line not in racing]

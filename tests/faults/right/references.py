@@ -54,3 +54,7 @@ def half_polynomial(x):
 def warp_functions(x):
     positive = (x > 0).sum()
     return {"largest": x.max().reshape(1), "counts": torch.stack([positive] * 3 + [positive * 0])}
+
+
+def reversed_rows(x):
+    return {"x": x.flip(-1), "negative": (x < 0).any().int().reshape(1)}
