@@ -99,11 +99,11 @@ def _application() -> typer.Typer:
     application.command("check")(check.check)
     application.command("profile")(profile.profile)
     application.command("doctor")(doctor.doctor)
+    application.command("ladder")(ladder.ladder)
     application.command("devices")(devices.devices)
     application.command("calibrate")(calibrate.calibrate)
     application.command("roofline")(roofline.roofline)
     application.command("occupancy")(occupancy.occupancy)
-    application.command("ladder")(ladder.ladder)
     application.add_typer(cache.group(), name="cache")
     return application
 

@@ -52,9 +52,11 @@ def ladder(
     output = Output.open(json)
     if lang not in languages():
         raise typer.BadParameter(f"{lang!r}: near it are {', '.join(near(lang, [*languages()]))}")
-    machine, sizes = _machine(device), _sizes(cols)
+    machine, assumed = _machine(device)
+    sizes = _sizes(cols)
     told = [
-        _study(output, each, machine, rows, sizes, lang, predict) for each in _ladders(target, of, against)
+        _study(output, each, machine, rows, sizes, lang, predict, assumed)
+        for each in _ladders(target, of, against)
     ]
     for document, _ in told:
         _keep(out, document)
@@ -73,6 +75,7 @@ def _study(
     cols: list[int],
     lang: str,
     asked: float | None,
+    assumed: bool,
 ) -> tuple[dict[str, Any], bool]:
     """One ladder, shown: its document, and whether all is as it should be."""
     from onepass.ladder.measure import ready
@@ -84,6 +87,8 @@ def _study(
     report = Report(found, lang)
     judged = report.learner(asked) if chosen.is_learners else None
     output.text(judged.sentence if judged else report.verdict())
+    if assumed:
+        output.text(report.say("assumed", device=machine.name))
     _show(output, report)
     document = report.to_dict()
     if judged:
@@ -103,10 +108,12 @@ def _keep(out: Path | None, document: dict[str, Any]) -> None:
         raise CannotWrite(str(path), error.strerror or "") from error
 
 
-def _machine(name: str) -> "Machine":
+def _machine(name: str) -> "tuple[Machine, bool]":
+    """The device named, the one that is here, or the one that predictions are stated for: then it is assumed."""
     from onepass.ladder.machine import named, present
 
-    return named(name) if name else present() or named(_DEVICE)
+    found = named(name) if name else present()
+    return (found, False) if found else (named(_DEVICE), True)
 
 
 def _ladders(target: str, of: str, against: str) -> "list[Ladder]":

@@ -9,12 +9,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from onepass.emulate import Buffer, EmulatedKernel, KernelSource, LaunchReport, compile_many
+from onepass.emulate import Buffer, EmulatedKernel, LaunchReport, compile_for_host, compile_handwritten
 from onepass.errors import KernelFault
 from onepass.ladder.rungs import FLOAT_BYTES, Data, Ladder, Operator, Rung
 from onepass.ladder.steps import Step, Steps
-
-WARP = 32
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def run(
     if any(not torch.equal(inputs[n], x) for n, x in before.items()):
         return Finding(data.name, rows, cols, None, "it changed an input", "changed-input"), None
     error = judge(ladder, operator, steps.chain, inputs, result)
-    return Finding(data.name, rows, cols, error), _counts(steps.steps, reports, rows)
+    return Finding(data.name, rows, cols, error), _counts(reports, rows)
 
 
 def _launch_all(
@@ -121,49 +119,24 @@ def _buffer(name: str, x: Tensor, writable: bool) -> Buffer:
     return Buffer(name, x.data_ptr(), x.numel() * FLOAT_BYTES, writable)
 
 
-def _counts(steps: Sequence[Step], reports: Sequence[LaunchReport], rows: int) -> Counts:
+def _counts(reports: Sequence[LaunchReport], rows: int) -> Counts:
     barriers = accesses = instructions = moved = 0.0
-    for step, report in zip(steps, reports, strict=True):
+    for report in reports:
         lanes = sum(b.reads + b.writes for b in report.buffers)
         accesses += lanes
-        instructions += _warp_instructions(step, report, lanes)
+        instructions += report.memory_instructions("global")
         barriers += report.barriers
         moved += sum(b.read_bytes + b.written_bytes for b in report.buffers)
     return Counts(barriers / rows, instructions / rows, accesses / rows, moved / rows)
 
 
-def _warp_instructions(step: Step, report: LaunchReport, lanes: int) -> float:
-    """Instructions of warps: as many lanes as a warp has take part in each, as they do where rows fill warps."""
-    return lanes / min(WARP, step.block)
-
-
-# What a rung's text may use of CUDA C++ beyond what the emulator has: 16-byte vectors and a few functions.
-_MORE = """\
-typedef float onepass_quad __attribute__((vector_size(16)));
-struct alignas(16) float4 {
-  union { onepass_quad all; struct { float x, y, z, w; }; };
-  float4() = default;
-  float4(const float4& o) : all(o.all) {}
-  float4& operator=(const float4& o) { all = o.all; return *this; }
-};
-static inline float4 make_float4(float x, float y, float z, float w) {
-  float4 v; v.x = x; v.y = y; v.z = z; v.w = w; return v;
-}
-template <class T> static inline T __ldcs(const T* p) { return *p; }
-template <class T> static inline void __stcs(T* p, T v) { *p = v; }
-static inline float rsqrtf(float x) { return float(1.0 / __builtin_sqrt(double(x))); }
-static inline float expf(float x) { return __builtin_expf(x); }
-static inline float __expf(float x) { return __builtin_expf(x); }
-static inline float __fdividef(float x, float y) { return x / y; }
-"""
-
-
 def emulated(step: Step) -> EmulatedKernel:
-    """A kernel for the CPU. Hand-written texts get what the emulator lacks; generated ones need nothing."""
+    """A kernel for the CPU."""
     return _compiled(step.kernel, step.text, step.block_struct)
 
 
 @cache
 def _compiled(kernel: str, text: str, generated: bool) -> EmulatedKernel:
-    more = "" if generated else _MORE
-    return compile_many([KernelSource(kernel, more + text)], prelude=more)[0]
+    if generated:
+        return compile_for_host(text, kernel)
+    return compile_handwritten(text, kernel).emulated

@@ -49,17 +49,3 @@ class BadRung(OnepassError):
 
     def advice(self) -> str:
         return self.remedy
-
-
-@dataclass(eq=False)
-class UnknownGpu(OnepassError):
-    """A GPU named on the command line is not in the table."""
-
-    name: str
-    near: tuple[str, ...]
-
-    def what(self) -> str:
-        return f"device {self.name!r} is not in the table"
-
-    def advice(self) -> str:
-        return f"Near it: {', '.join(self.near)}."

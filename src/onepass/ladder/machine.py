@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onepass.analysis.occupancy import WARP, occupancy
-from onepass.device import KNOWN, Device
-from onepass.ladder.errors import UnknownGpu
-from onepass.ladder.rungs import near
+import torch
 
-# Datasheet: GB/s and fp32 GFLOP/s. Sources: NVIDIA data sheets of V100 SXM2, A100 80GB SXM, H100 SXM5, H200 SXM.
-_DATASHEET = {
-    "Tesla V100-SXM2-16GB": (900.0, 15700.0),
-    "NVIDIA A100-SXM4-80GB": (2039.0, 19500.0),
-    "NVIDIA H100 80GB HBM3": (3350.0, 66900.0),
-    "NVIDIA H200": (4800.0, 66900.0),
-}
+from onepass.analysis.occupancy import resident
+from onepass.device import Card, Device, NoRoof, absent, cards, find
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU by name. Units: GB/s, GFLOP/s."""
+    """A GPU by name. Units: GB/s, GFLOP/s, by its datasheet."""
 
     device: Device
+    card: Card
     datasheet_gbps: float
     fp32_gflops: float
 
@@ -32,7 +25,7 @@ class Machine:
 
     @property
     def ridge(self) -> float:
-        """FLOPs a byte at which arithmetic takes as long as memory, by the datasheet."""
+        """FLOPs a byte at which arithmetic takes as long as memory."""
         return self.fp32_gflops / self.datasheet_gbps
 
 
@@ -48,31 +41,28 @@ class Occupied:
 def named(name: str) -> Machine:
     """A device of the table.
 
-    Raises: UnknownGpu with the nearest names.
+    Raises: UnknownGpu with the nearest names; NoRoof where the table has no bandwidth or fp32 rate.
     """
-    short = name.lower().replace(" ", "-")
-    found = [d for d in KNOWN if short in d.name.lower().replace(" ", "-")]
-    if not found or not short:
-        words = [w for d in KNOWN for w in (d.name, d.name.split()[1].split("-")[0])]
-        raise UnknownGpu(name, near(name, words))
-    gbps, gflops = _DATASHEET[found[0].name]
-    return Machine(found[0], gbps, gflops)
-
-
-def occupied(machine: Machine, registers: int, threads: int, shared_bytes: int) -> Occupied:
-    """Both occupancies of blocks of `threads`, with so many registers a thread and shared bytes a block."""
-    device = machine.device
-    warp = occupancy(registers, threads, shared_bytes, device)
-    blocks = round(warp * device.threads / WARP) // -(-threads // WARP)
-    return Occupied(blocks, blocks * threads / device.threads, warp)
+    return _machine(find(name))
 
 
 def present() -> Machine | None:
     """The GPU that is here, if there is one and the table knows it."""
-    import torch
-
     if not torch.cuda.is_available():
         return None
     name = torch.cuda.get_device_name()
-    found = next((d for d in KNOWN if d.name == name), None)
-    return Machine(found, *_DATASHEET[name]) if found else None
+    found = next((c for c in cards() if c.name == name), None)
+    return _machine(found) if found else None
+
+
+def _machine(card: Card) -> Machine:
+    device = absent(card.name)
+    if device is None or card.bandwidth_gbps is None or card.fp32_tflops is None:
+        raise NoRoof(card.name)
+    return Machine(device, card, card.bandwidth_gbps, 1e3 * card.fp32_tflops)
+
+
+def occupied(machine: Machine, registers: int, threads: int, shared_bytes: int) -> Occupied:
+    """Both occupancies of blocks of `threads`, with so many registers a thread and shared bytes a block."""
+    found = resident(machine.card.limits, threads, registers, shared_bytes)
+    return Occupied(found.blocks, found.thread_share, found.warp_share)

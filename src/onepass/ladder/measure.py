@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from onepass.ladder.compiled import Compiled, compile_step
+from onepass.insight import roof
+from onepass.ladder.compiled import Compiled
 from onepass.ladder.emulated import inputs_of, judge
 from onepass.ladder.launch import load
 from onepass.ladder.machine import Machine
 from onepass.ladder.rungs import FLOAT_BYTES, Ladder, Operator, Rung
-from onepass.ladder.steps import Step, Steps
+from onepass.ladder.steps import Steps
 from onepass.runtime.timer import Call, Spread, cold, sets_needed
 
 ROUNDS = 25
-# What the stream kernel is tried with; the best counts. evict_last keeps lines that nobody reads again, so that written
-# ones leave L2 first: 1.5 % on an H200, 2026-11-30.
-ROOF_THREADS = (128, 256, 1024)
-ROOF_POLICIES = ("L2::evict_last", "L2::evict_normal")
 # A rung above this share of its roof is a mistake in the measurement, not a result.
 MOST_OF_ROOF = 1.02
 
@@ -88,7 +83,7 @@ def _group(
     bench = Bench(ladder, operator, rows, cols, sets, place.device)
     calls = {name: bench.call(steps, place.load(compiled)) for name, (_, steps, compiled) in rungs.items()}
     errors = {name: bench.error(calls[name], steps.chain) for name, (_, steps, _) in rungs.items()}
-    streams = place.roofs(bench, machine)
+    streams = place.roofs(bench)
     samples = cold({**calls, **streams}, sets, rounds, place.device)
     roof_us = min(Spread.of(samples[name]).median for name in streams)
     roof_gbps = bench.roof_bytes / roof_us / 1e3
@@ -152,20 +147,11 @@ class Bench:
         return (self.operator.reads + self.operator.writes) * self.rows * self.cols // 4 * 4 * FLOAT_BYTES
 
 
-def roofs(bench: Bench, machine: Machine) -> dict[str, Call]:
-    """The stream kernels of an operator's mix, on its own inputs and outputs."""
-    text = (Path(__file__).parent / "roof.cu").read_text()
-    full = [n for n, e in bench.operator.inputs.items() if e == "full"]
-    vectors = bench.rows * bench.cols // 4
-    made: dict[str, Call] = {}
-    for threads, policy in itertools.product(ROOF_THREADS, ROOF_POLICIES):
-        defines = {"READS": len(full), "WRITES": 1, "THREADS": threads, "POLICY": f'"{policy}"'}
-        head = "".join(f"#define {n} {v}\n" for n, v in defines.items())
-        arguments: tuple[str | int, ...] = (*full, bench.name, vectors)
-        step = Step("roof", head + text, -(-vectors // threads), threads, arguments, block_struct=True)
-        loaded = load([compile_step(step, machine)])
-        made[f"roof {threads} {policy}"] = bench.call(Steps((step,), {}, 1), loaded)
-    return made
+def roofs(bench: Bench) -> dict[str, Call]:
+    """The stream kernels of an operator's mix, each stream as large as its tensors."""
+    mix = bench.operator.reads, bench.operator.writes
+    found = roof.roofs(*mix, bench.rows * bench.cols * FLOAT_BYTES, bench.device, len(bench.inputs))
+    return {f"roof {r.name}": r.call for r in found}
 
 
 @dataclass(frozen=True)
@@ -174,7 +160,7 @@ class Place:
 
     device: torch.device
     load: Callable[[Sequence[Compiled]], Sequence[Kernel]]
-    roofs: Callable[[Bench, Machine], dict[str, Call]]
+    roofs: Callable[[Bench], dict[str, Call]]
 
 
 class Kernel(Protocol):
