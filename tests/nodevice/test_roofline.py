@@ -216,6 +216,8 @@ def test_a_gpu_by_name_without_a_gpu(run: Run, tmp_path: Path) -> None:
             memory,
             14000.0,
             2.0,
+            3.0,
+            0.5,
             4.0,
             1 << 29,
             15,
