@@ -385,7 +385,7 @@ class _Marked(Interpreter):
 def _cuda_pass(graph: GraphModule, arguments: Sequence[Any]) -> dict[str, float]:
     recorded = _recorded(lambda: _Marked(graph).run(*arguments))
     # The profiler gives a mark twice: on the host with its kernels' time, and on the device from the first to the last.
-    marked = [e for e in recorded if e.name.startswith(_MARK) and e.device_type is DeviceType.CPU]
+    marked = [e for e in recorded if e.name.startswith(_MARK) and e.device_type == DeviceType.CPU]
     return {e.name.removeprefix(_MARK): float(e.device_time_total) for e in marked}
 
 
@@ -408,7 +408,7 @@ def busy_us(step: Callable[[], Any], device: torch.device) -> dict[Kind, float]:
 def _busy_cuda(step: Callable[[], Any]) -> dict[Kind, float]:
     found: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
     for e in _recorded(step):
-        if e.device_type is DeviceType.CPU and e.name.startswith("aten::"):
+        if e.device_type == DeviceType.CPU and e.name.startswith("aten::"):
             found[kind_of_name(e.name)] += float(sum(k.duration for k in e.kernels))
     return found
 
@@ -560,7 +560,7 @@ def _kernel_pass(
         return found
     ran: dict[str, list[float]] = {}
     for e in sorted(events, key=lambda e: e.time_range.start):
-        if e.device_type is DeviceType.CUDA:
+        if e.device_type == DeviceType.CUDA:
             ran.setdefault(e.name, []).append(float(e.time_range.elapsed_us()))
     asked: dict[str, list[Launch]] = {}
     for key, kernel, _ in launches:
