@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import statistics
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -19,6 +22,7 @@ from onepass.plan.predict import Rates, assumed, predicted_us
 from onepass.runtime.calibration import Calibration, MemoryRoof, keep, rates_of
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h200" / "predictions.jsonl"
 H200 = of("NVIDIA H200")
 RATES = Rates(((0.5, 4000.0), (2 / 3, 4400.0)), 30000.0, 3750.0, 2.0, 0.5, "a test")
 
@@ -118,3 +122,16 @@ def test_what_is_held_out_was_not_developed_on(monkeypatch: pytest.MonkeyPatch) 
     assert not {(p.rows, p.cols) for p in development} & {(p.rows, p.cols) for p in held_out}
     assert {p.op for p in (*development, *held_out)} <= set(predictions.OPS)
     assert lists["held-out"]["median"] == 0.1 and lists["held-out"]["p90"] == 0.25 and len(held_out) > 100
+
+
+def test_the_drawing_is_of_the_rows_and_the_errors_are_as_asked() -> None:
+    """What the note says is what the committed rows give."""
+    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    errors = sorted(abs(r["predicted_us"] / r["median_us"] - 1) for r in rows if r["list"] == "held-out")
+    asked = tomllib.loads((ROOT / "benchmarks" / "cases.toml").read_text())["predictions"]["held-out"]
+    assert len(errors) > 100 and statistics.median(errors) <= asked["median"]
+    assert statistics.quantiles(errors, n=10)[-1] <= asked["p90"]
+    note = (ROOT / "docs" / "notes" / "007-time-model.md").read_text()
+    assert f"median error\n{statistics.median(errors):.1%}".replace("%", " %") in note
+    drawn = subprocess.run([sys.executable, str(ROOT / "tools" / "prediction_scatter.py"), "--check"])
+    assert drawn.returncode == 0, "python tools/prediction_scatter.py draws it anew"
