@@ -71,6 +71,48 @@ class NoSuchArchitecture(OnepassError):
 
 
 @dataclass(eq=False)
+class UnknownGpu(OnepassError):
+    """A GPU's name that the table does not have."""
+
+    name: str
+    nearest: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"no GPU named {self.name!r} in the table"
+
+    def advice(self) -> str:
+        near = f"Near it: {', '.join(self.nearest)}. " if self.nearest else ""
+        return f"{near}`onepass devices` lists all; a GPU that is not there can be measured: `onepass calibrate`."
+
+
+@dataclass(eq=False)
+class NoRoof(OnepassError):
+    """A device of which neither a datasheet's nor a measured roof is known."""
+
+    name: str
+
+    def what(self) -> str:
+        return f"no roof is known for {self.name}: it is no GPU of the table, and was not measured here"
+
+    def advice(self) -> str:
+        return "Measure it with `onepass calibrate`, or name a GPU of `onepass devices` with --device."
+
+
+@dataclass(eq=False)
+class NotPresent(OnepassError):
+    """A device that kernels were to be timed on and that this machine does not have."""
+
+    name: str
+    present: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"{self.name} is not in this machine, which has {', '.join(self.present)}: nothing can be timed on it"
+
+    def advice(self) -> str:
+        return "Leave --run out, or leave --device out to time on what is here."
+
+
+@dataclass(eq=False)
 class BadGate(OnepassError):
     """A gate that can't be judged."""
 
@@ -446,3 +488,47 @@ class HostTooSlow(OnepassError):
 
     def advice(self) -> str:
         return "Time the call in a CUDA graph, or on more data."
+
+
+@dataclass(eq=False)
+class BadLadder(OnepassError):
+    """A folder of kernels can't be read as a ladder."""
+
+    path: str
+    problem: str
+
+    def what(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+    def advice(self) -> str:
+        return "docs/ladder/new.md says what a ladder's folder holds."
+
+
+@dataclass(eq=False)
+class NoSuchRung(OnepassError):
+    """A ladder has no rung, or there is no ladder, of a name."""
+
+    name: str
+    where: str
+    near: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"there is no {self.name!r} among {self.where}"
+
+    def advice(self) -> str:
+        return f"Near it: {', '.join(self.near)}."
+
+
+@dataclass(eq=False)
+class BadRung(OnepassError):
+    """A kernel file can't be run as a rung."""
+
+    path: str
+    problem: str
+    remedy: str
+
+    def what(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+    def advice(self) -> str:
+        return self.remedy

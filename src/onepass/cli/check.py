@@ -131,16 +131,11 @@ def _chosen(cases: Sequence[Case], only: str | None, file: Path) -> list[Case]:
 
 def _reference(case: Case, file: Path, from_options: bool) -> Callable[..., Any] | None:
     """What `ref=` names, seen from the .cu file's folder; the option is seen from the working directory."""
-    from onepass.cli import target
+    from onepass.cli.target import function_in
 
     if "ref" not in case.pairs:
         return None
-    spec = case.pairs["ref"] if from_options else str(file.parent / case.pairs["ref"])
-    path, name = target._split(spec)
-    function = getattr(target._import(path), name, None)
-    if not callable(function):
-        raise BadUserFile(str(path), f"has no function `{name}`", "Name a function that computes the result.")
-    return function  # type: ignore[no-any-return]
+    return function_in(case.pairs["ref"] if from_options else str(file.parent / case.pairs["ref"]))
 
 
 # Text

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
-from onepass.errors import CannotWrite
+from onepass.errors import BadRung, CannotWrite, NoSuchRung
 
 if TYPE_CHECKING:
     from onepass.ladder.machine import Machine
@@ -123,7 +123,6 @@ def _ladders(target: str, of: str, against: str) -> "list[Ladder]":
 
 
 def _ladder(target: str, of: str, against: str) -> "Ladder":
-    from onepass.ladder.errors import BadRung, NoSuchRung
     from onepass.ladder.rungs import HERE, LIST, known, load, near
     from onepass.ladder.steps import learner
 

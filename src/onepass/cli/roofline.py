@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import Output
-from onepass.errors import CannotWrite
+from onepass.errors import CannotWrite, NoRoof, NotPresent
 
 if TYPE_CHECKING:
     from onepass.analysis.report import KernelRow
@@ -49,7 +49,6 @@ def _place(target: "Target", named: str, run: bool) -> "Roofline":
     from onepass import api
     from onepass.analysis.roofline import Roofline, points_of
     from onepass.cli.target import blamed
-    from onepass.device import NoRoof, NotPresent
     from onepass.insight.planned import plans_for
     from onepass.runtime.calibration import roofs_of
 

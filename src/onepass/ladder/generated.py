@@ -16,9 +16,9 @@ from onepass.capture.normalize import normalize
 from onepass.codegen.arguments import Field
 from onepass.codegen.emit import Source, emit
 from onepass.device import Device
+from onepass.errors import BadLadder
 from onepass.ir.cluster import Cluster, Program
 from onepass.ir.symbol import Poly
-from onepass.ladder.errors import BadLadder
 from onepass.ladder.rungs import Operator
 from onepass.plan.choose import Candidate, candidates, kernel_name
 from onepass.plan.merge import merge

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from onepass.analysis.roofline import Roof, datasheet_roof
-from onepass.device import UnknownGpu, find
-from onepass.errors import CannotWrite
+from onepass.device import find
+from onepass.errors import CannotWrite, UnknownGpu
 from onepass.runtime.cache import default_directory
 
 SCHEMA = "onepass.calibrate/1"
