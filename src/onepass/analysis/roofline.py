@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from onepass.analysis.traffic import Traffic
 from onepass.device import Card, Device, limits_of
 
-if TYPE_CHECKING:  # the report reads `intensity` from here
+if TYPE_CHECKING:  # the report takes its roofs from here
     from onepass.analysis.report import KernelRow
 
 Bound = Literal["memory", "instructions", "special functions", "launch"]
@@ -57,6 +57,7 @@ NEAR = 1.25
 # A kernel this far above a measured roof was not measured, or its bytes were not counted, right.
 CONTRADICTION = 1.02
 
+RoofKind = Literal["time model", "datasheet", "measured"]  # the one to believe last
 Verdict = Literal["memory-bound", "near the ridge", "compute-bound"]
 
 
@@ -69,7 +70,7 @@ class Roof:
     ``bandwidth_gbps`` the best of them. ``source`` says where they come from.
     """
 
-    kind: Literal["datasheet", "measured"]
+    kind: RoofKind
     bandwidth_gbps: float
     peak_gflops: float | None
     source: str
@@ -163,7 +164,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A function's kernels under a device's roofs. The last roof is the one that counts: measured, if there is one."""
+    """A function's kernels under a device's roofs."""
 
     device: str
     roofs: tuple[Roof, ...]
@@ -172,7 +173,8 @@ class Roofline:
 
     @property
     def roof(self) -> Roof:
-        return self.roofs[-1]
+        """The one that counts: measured, or else the datasheet's."""
+        return max(self.roofs, key=lambda roof: get_args(RoofKind).index(roof.kind))
 
     @property
     def contradictions(self) -> tuple[Point, ...]:
@@ -275,6 +277,11 @@ def datasheet_roof(card: Card) -> Roof | None:
     )
     gflops = None if card.fp32_tflops is None else 1000 * card.fp32_tflops
     return Roof("datasheet", card.bandwidth_gbps, gflops, "; ".join(sources))
+
+
+def model_roof(device: Device) -> Roof:
+    """What the time model, which ranks plans, takes a device to reach."""
+    return Roof("time model", device.bandwidth_gbps, peak_gflops(device), device.source)
 
 
 def points_of(kernels: Iterable[KernelRow]) -> tuple[Point, ...]:

@@ -11,7 +11,6 @@ from onepass.cli.output import Output
 from onepass.errors import CannotWrite, NoRoof, NotPresent
 
 if TYPE_CHECKING:
-    from onepass.analysis.report import KernelRow
     from onepass.analysis.roofline import Roofline
     from onepass.cli.target import Target
 
@@ -58,23 +57,22 @@ def _place(target: "Target", named: str, run: bool) -> "Roofline":
             raise NotPresent(named, tuple(present))
         with blamed(target):
             plans = plans_for(named, target.function, target.inputs)
-        kernels: list[KernelRow] = [row for plan in plans for row in api.kernel_rows(plan, [])]
-        left = [row for plan in plans for row in api.left_rows(plan)]
-        name, notes = named, [f"Planned for {named}, which is not here: nothing was compiled or run for it."]
+        notes = [f"Planned for {named}, which is not here: nothing was compiled or run for it."]
+        name, report = named, api.report(plans, [[] for _ in plans], [])
     else:
         with blamed(target):
             report = api.explain(target.function, *target.inputs, run=run)
-        kernels, left, notes = list(report.kernels), list(report.left), list[str]()
-        name = present[0] if report.device == "cpu" else report.device
-    roofs = roofs_of(name)
-    if not roofs:
+        name, notes = present[0] if report.device == "cpu" else report.device, []
+    known = roofs_of(name)
+    if not known:  # the time model's roof, which the report has too, is no judge of itself
         raise NoRoof(name)
-    if left:
-        memory = sum(row.bound == "memory" for row in left)
+    if report.left:
+        memory = sum(row.bound == "memory" for row in report.left)
         notes.append(
-            f"Calls that stay with PyTorch and are no points here: {len(left)}, of them memory-bound: {memory}."
+            f"Calls that stay with PyTorch and are no points here: {len(report.left)}, "
+            f"of them memory-bound: {memory}."
         )
-    return Roofline(name, roofs, points_of(kernels), tuple(notes))
+    return Roofline(name, report.roofs or known, points_of(report.kernels), tuple(notes))
 
 
 def _present() -> list[str]:
@@ -88,7 +86,7 @@ def _present() -> list[str]:
 
 
 def _print(output: Output, found: "Roofline") -> None:
-    from onepass.insight.roofline_picture import roof_words
+    from onepass.analysis.html.roofline_figure import roof_words
 
     table = Table("kernel", "", "FLOPs", "fused", "op by op", "AI", "op by op", "verdict", "at least")
     measured = any(p.measured_us for p in found.points)
