@@ -47,8 +47,8 @@ def roofline(
 def _place(target: "Target", named: str, run: bool) -> "Roofline":
     from onepass import api
     from onepass.analysis.roofline import Roofline, points_of
+    from onepass.capture.absent import generate
     from onepass.cli.target import blamed
-    from onepass.insight.planned import plans_for
     from onepass.runtime.calibration import roofs_of
 
     present = _present()
@@ -56,7 +56,7 @@ def _place(target: "Target", named: str, run: bool) -> "Roofline":
         if run:
             raise NotPresent(named, tuple(present))
         with blamed(target):
-            plans = plans_for(named, target.function, target.inputs)
+            plans = generate(named, target.function, target.inputs, compiled=False).plans
         notes = [f"Planned for {named}, which is not here: nothing was compiled or run for it."]
         name, report = named, api.report(plans, [[] for _ in plans], [])
     else:

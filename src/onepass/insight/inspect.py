@@ -483,7 +483,7 @@ def inspect_generated(
 
     Raises: NoSuchArchitecture, NoNvrtc, BadUserFile; what the function raises.
     """
-    from onepass.insight.generated import generate
+    from onepass.capture.absent import generate
 
     found: list[KernelFacts] = []
     for arch in archs or ("sm_90",):

@@ -84,7 +84,7 @@ def _draw(drawn: RooflineFigure, plot: Axes) -> None:
     for tick in drawn.y_ticks:
         line((drawn.left, drawn.right), (tick.at, tick.at), "line")
         text(drawn.left - 6, tick.at + 4, tick.text, "right")
-    text((drawn.left + drawn.right) / 2, drawn.bottom + 38, "arithmetic intensity, FLOPs a byte", "center")
+    text((drawn.left + drawn.right) / 2, drawn.bottom + 38, drawn.axis, "center")
     for roof in drawn.roofs:
         line([x for x, _ in roof.corners], [y for _, y in roof.corners], roof.kind)
     for dot in drawn.dots:

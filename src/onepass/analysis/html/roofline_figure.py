@@ -103,6 +103,7 @@ class RooflineFigure:
     top: float = TOP
     bottom: float = BOTTOM
     title: str = "roofline"
+    axis: str = "arithmetic intensity, FLOPs a byte"
     legend: tuple[Key, ...] = ()
 
     @property
