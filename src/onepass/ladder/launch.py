@@ -46,8 +46,9 @@ class Loaded:
             )
 
     def prepared(self, tensors: Mapping[str, Tensor]) -> Prepared:
-        """The kernel with its arguments laid out."""
-        return Prepared(self, self.step.values({n: t.data_ptr() for n, t in tensors.items()}))
+        """The kernel with its arguments laid out; it keeps the tensors, of which the kernel has only addresses."""
+        values = self.step.values({n: t.data_ptr() for n, t in tensors.items()})
+        return Prepared(self, values, tuple(tensors.values()))
 
     def launch(self, pointers: ctypes.Array[ctypes.c_void_p]) -> None:
         stream = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())
@@ -70,8 +71,8 @@ class Loaded:
 class Prepared:
     """A kernel and one set of arguments: each in a slot of eight bytes, of which an int takes the lower half."""
 
-    def __init__(self, kernel: Loaded, values: Sequence[int]) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Loaded, values: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
+        self._kernel, self._tensors = kernel, tensors
         self._slots = (ctypes.c_int64 * len(values))(*values)
         first = ctypes.addressof(self._slots)
         count = 1 if kernel.step.block_struct else len(values)
