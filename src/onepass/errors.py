@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 
 class OnepassError(Exception):
@@ -23,6 +26,12 @@ class OnepassError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what()}\n{self.advice()}".rstrip()
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest names and a space behind it; empty where none is near."""
+    nearest = difflib.get_close_matches(name, list(known), 3, 0.4)
+    return f"Did you mean {' or '.join(nearest)}? " if nearest else ""
 
 
 @dataclass(eq=False)
@@ -65,9 +74,7 @@ class NoSuchArchitecture(OnepassError):
         return f"architecture {self.name!r} is not known"
 
     def advice(self) -> str:
-        nearest = difflib.get_close_matches(self.name, self.known, 3, 0.4)
-        said = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
-        return f"{said}Known are {', '.join(self.known)}."
+        return f"{did_you_mean(self.name, self.known)}Known are {', '.join(self.known)}."
 
 
 @dataclass(eq=False)
@@ -154,6 +161,15 @@ class CannotWrite(OnepassError):
 
     def advice(self) -> str:
         return "Name another place, or make this one writable."
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Raises: CannotWrite, of this file or folder, for an error of the system."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotWrite(str(path), error.strerror or str(error)) from error
 
 
 @dataclass(eq=False)

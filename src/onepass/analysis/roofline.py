@@ -29,11 +29,6 @@ def peak_gflops(device: Device) -> float:
     return 2 * device.issue_giops * lanes / ISSUED_LANES
 
 
-def ridge(device: Device) -> float:
-    """The arithmetic intensity at which arithmetic takes as long as memory. Units: FLOPs a byte."""
-    return peak_gflops(device) / device.bandwidth_gbps
-
-
 def limits_us(work: Traffic, device: Device) -> dict[Bound, float]:
     """The time each resource alone would need. Units: µs."""
     return {

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
-from onepass.errors import BadRung, CannotWrite, NoSuchRung
+from onepass.errors import BadRung, NoSuchRung, writing
 
 if TYPE_CHECKING:
     from onepass.ladder.machine import Machine
@@ -101,11 +101,9 @@ def _keep(out: Path | None, document: dict[str, Any]) -> None:
     if out is None:
         return
     path = out / f"ladder-{document['ladder']}.json"
-    try:
+    with writing(path):
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(json_format.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise CannotWrite(str(path), error.strerror or "") from error
 
 
 def _machine(name: str) -> "tuple[Machine, bool]":

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import Output
-from onepass.errors import CannotWrite, NoRoof, NotPresent
+from onepass.errors import NoRoof, NotPresent, writing
 
 if TYPE_CHECKING:
     from onepass.analysis.roofline import Roofline
@@ -116,10 +116,8 @@ def _pictures(found: "Roofline", svg: Path | None, png: Path | None) -> list[Pat
     from onepass.insight import roofline_picture
 
     if svg:
-        try:
+        with writing(svg):
             svg.write_text(roofline_picture.svg(found), encoding="utf-8")
-        except OSError as error:
-            raise CannotWrite(str(svg), error.strerror or str(error)) from error
     if png:
         roofline_picture.png(found, png)
     return [path for path in (svg, png) if path]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from onepass.analysis.html.page import render
 from onepass.analysis.html.roofline_figure import Dot, RooflineFigure, by_itself, roofline_figure
 from onepass.analysis.roofline import Roofline
-from onepass.errors import CannotWrite, MissingPackage
+from onepass.errors import MissingPackage, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,10 +60,8 @@ def png(roofline: Roofline, path: Path) -> None:
     plot = sheet.add_axes((0, 0, 1, 1), xlim=(0, drawn.width), ylim=(drawn.height, 0))
     plot.axis("off")
     _draw(drawn, plot)
-    try:
+    with writing(path):
         sheet.savefig(path, format="png", dpi=2 * PX)
-    except OSError as error:
-        raise CannotWrite(str(path), error.strerror or str(error)) from error
 
 
 def _draw(drawn: RooflineFigure, plot: Axes) -> None:

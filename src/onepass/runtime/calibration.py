@@ -15,7 +15,7 @@ import torch
 
 from onepass.analysis.roofline import Roof, datasheet_roof
 from onepass.device import find
-from onepass.errors import CannotWrite, UnknownGpu
+from onepass.errors import UnknownGpu, writing
 from onepass.runtime.cache import default_directory
 
 SCHEMA = "onepass.calibrate/1"
@@ -58,15 +58,6 @@ class Calibration:
         """The most of all mixes."""
         return max(m.gbps for m in self.memory)
 
-    def mix(self, reads: int, writes: int) -> MemoryRoof:
-        """The roof of a kernel with so many streams, or of the mix whose share of reads is nearest to its."""
-        share = reads / max(reads + writes, 1)
-
-        def distance(m: MemoryRoof) -> tuple[float, int]:
-            return abs(m.reads / (m.reads + m.writes) - share), abs(m.reads + m.writes - reads - writes)
-
-        return min(self.memory, key=distance)
-
     @property
     def roof(self) -> Roof:
         """As a roofline takes it."""
@@ -106,12 +97,10 @@ def keep(found: Calibration) -> Path:
     """Write a machine's roofs to their place. Raises: CannotWrite."""
     path = path_of(found.device)
     new = path.with_suffix(f".{os.getpid()}.new")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
         new.replace(path)
-    except OSError as error:
-        raise CannotWrite(str(path), error.strerror or str(error)) from error
     return path
 
 
