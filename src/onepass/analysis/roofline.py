@@ -49,8 +49,8 @@ def bound(work: Traffic, device: Device) -> Bound:
 
 # Closer than this to the ridge, as a factor, neither resource alone explains a kernel's time.
 NEAR = 1.25
-# A kernel this far above a measured roof was not measured, or its bytes were not counted, right.
-CONTRADICTION = 1.02
+# More of a measured roof than this, and what was measured is not what was meant: a cache, or miscounted bytes.
+MOST_OF_ROOF = 1.02
 
 RoofKind = Literal["time model", "datasheet", "measured"]  # the one to believe last
 Verdict = Literal["memory-bound", "near the ridge", "compute-bound"]
@@ -176,7 +176,7 @@ class Roofline:
         """Kernels above a measured roof: L2 held their data, or their bytes are counted wrong. None is a winner."""
         if self.roof.kind != "measured":
             return ()
-        return tuple(p for p in self.points if (p.share(self.roof) or 0) > CONTRADICTION)
+        return tuple(p for p in self.points if (p.share(self.roof) or 0) > MOST_OF_ROOF)
 
     @property
     def text(self) -> str:
