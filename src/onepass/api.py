@@ -15,7 +15,7 @@ import torch
 from onepass.analysis.flow import Cut, Flow, flow
 from onepass.analysis.occupancy import occupancy
 from onepass.analysis.report import STAYS, DecisionRow, KernelRow, LeftRow, Report, Totals
-from onepass.analysis.roofline import Roof, bound, model_roof
+from onepass.analysis.roofline import Roof, bound
 from onepass.analysis.traffic import eager_bytes, memory_bound, number, ops_inside, values
 from onepass.build import Built, Plan
 from onepass.capture.backend import Backend
@@ -24,7 +24,7 @@ from onepass.capture.whole import user_line
 from onepass.errors import CannotFuse, OnepassError
 from onepass.plan.choose import kernel_name
 from onepass.plan.decision import REASONS
-from onepass.runtime.calibration import cpu_name, roofs_of
+from onepass.runtime.calibration import cpu_name, model_roof, roofs_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,7 +6,6 @@ import json
 import re
 import struct
 import subprocess
-import time
 from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
@@ -38,21 +37,8 @@ def found() -> Calibration:
     return calibrate(CPU, rounds=5, stream_bytes=48 << 20, mixes=((1, 1),))
 
 
-def copy_gbps() -> float:
-    """PyTorch's own copy of tensors of the same size, the best of several."""
-    x, y = torch.randn(12 << 20), torch.empty(12 << 20)
-    best = float("inf")
-    for _ in range(8):
-        start = time.perf_counter()
-        y.copy_(x)
-        best = min(best, time.perf_counter() - start)
-    return 2 * x.numel() * 4 / best / 1e9
-
-
-def test_the_memory_roof_is_no_lower_than_a_copy(found: Calibration) -> None:
-    """A third of it: other work on the machine comes and goes between the two measurements."""
-    assert found.memory[0].gbps > copy_gbps() / 3
-    assert found.memory[0].low_gbps <= found.memory[0].gbps <= found.memory[0].high_gbps
+def test_the_memory_roof_has_its_spread(found: Calibration) -> None:
+    assert 0 < found.memory[0].low_gbps <= found.memory[0].gbps <= found.memory[0].high_gbps
 
 
 def test_the_arithmetic_roof_is_possible(found: Calibration) -> None:
@@ -110,6 +96,12 @@ def test_empty_kernels_compile() -> None:
     assert compile_cubin(roofs._CUDA_NOTHING, "nothing", "sm_90").resources.registers <= 8
 
 
+def test_the_chase_waits_for_each_address() -> None:
+    """One load in the loop, into the register that addresses the next: nothing to be asked for ahead."""
+    resources = compile_cubin(roofs._CUDA_CHASE, "chase", "sm_90").resources
+    assert resources.spill_bytes == 0 and resources.registers < 32
+
+
 # Kept
 
 SAMPLE = Calibration(
@@ -123,6 +115,8 @@ SAMPLE = Calibration(
     ),
     60000.0,
     1.5,
+    2.25,
+    0.5,
     3.0,
     512 << 20,
     15,

@@ -274,11 +274,6 @@ def datasheet_roof(card: Card) -> Roof | None:
     return Roof("datasheet", card.bandwidth_gbps, gflops, "; ".join(sources))
 
 
-def model_roof(device: Device) -> Roof:
-    """What the time model, which ranks plans, takes a device to reach."""
-    return Roof("time model", device.bandwidth_gbps, peak_gflops(device), device.source)
-
-
 def points_of(kernels: Iterable[KernelRow]) -> tuple[Point, ...]:
     """A report's kernels, those that are alike as one point, the most bytes first."""
     groups: dict[tuple[Any, ...], list[KernelRow]] = {}
