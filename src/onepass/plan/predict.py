@@ -25,12 +25,15 @@ from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 
-# Lane instructions to find a place: of a division (32 bits, the prelude's `divide`), and of a stride times a position.
-DIVISION, STRIDE = 30, 4
+# Lane instructions to find a place: of a division (32 bits, the prelude's `divide`), of a stride times a position, and of
+# the same in a loop of 64-bit positions, with the loop's own.
+DIVISION, STRIDE, LOOPED_STRIDE = 30, 4, 12
 # Cycles an instruction of a warp that is alone: each of its datapaths has 16 lanes.
 CYCLES_ALONE = 2
-# Accesses of a loop that a thread has in flight: compilers unroll by four.
+# Elements of a column that a thread has in flight: that loop is unrolled by four. Of a row's vectors it is one.
 IN_FLIGHT = 4
+# The share of the last cache that rows may fill and be found there again: the rest holds what is written.
+KEPT_SHARE = 0.5
 # From asking an idle device's memory to having it, where that was not measured. An A100 takes 0.3 µs, an H100 0.5.
 WAIT_US = 0.5
 
@@ -77,7 +80,7 @@ def predicted_us(
         return rates.start_us + _longest(work, rates)
     walk = _walk(kernel, schedule, work, hints)
     blocks_at_once = device.units * _resident(schedule, walk, device, resources)
-    if walk.loops > 1 and walk.row_bytes * blocks_at_once > device.l2_bytes:
+    if walk.loops > 1 and walk.row_bytes * min(walk.blocks, blocks_at_once) > KEPT_SHARE * device.l2_bytes:
         work = replace(work, read_bytes=walk.loops * work.read_bytes)
     work = replace(work, instructions=work.instructions + walk.threads * walk.index_instructions)
     cycles_a_us = 1e3 * rates.issue_giops / device.units / ISSUED_LANES
@@ -123,10 +126,9 @@ def _walk(kernel: Kernel, schedule: Schedule, work: Traffic, hints: Mapping[str,
         return _Walk(blocks * schedule.threads, blocks, schedule.threads, 1, instructions)
     loops = len(kernel.loops)
     if isinstance(schedule, StreamSchedule):
-        steps = math.ceil(cols / schedule.lanes / schedule.width)
-        trips = loops * math.ceil(steps / IN_FLIGHT)
+        trips = loops * math.ceil(cols / schedule.lanes / schedule.width)
         read = work.read_bytes // rows
-        instructions = place + loops * steps * tensors * STRIDE
+        instructions = place + trips * tensors * STRIDE
         return _Walk(rows * schedule.lanes, rows, schedule.lanes, trips, instructions, loops, read)
     assert isinstance(schedule, StridedSchedule)
     inner = max(1, number(kernel.inner, hints))
@@ -134,7 +136,7 @@ def _walk(kernel: Kernel, schedule: Schedule, work: Traffic, hints: Mapping[str,
     blocks = -(-threads // schedule.threads)
     trips = loops * math.ceil(cols / IN_FLIGHT)
     read = work.read_bytes // max(1, blocks)
-    instructions = place + loops * cols * tensors * STRIDE
+    instructions = place + loops * cols * tensors * LOOPED_STRIDE
     return _Walk(threads, blocks, schedule.threads, trips, instructions, loops, read)
 
 
