@@ -47,7 +47,7 @@ def _rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _causal(x: Tensor) -> Tensor:
     rows, cols = (torch.arange(n, device=x.device) for n in x.shape)
-    return torch.where(rows[:, None] % x.shape[1] >= cols, x, torch.finfo(x.dtype).min)
+    return torch.where(rows[:, None] >= cols, x, torch.finfo(x.dtype).min)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,6 +40,33 @@ def found() -> Calibration:
 
 def test_the_memory_roof_has_its_spread(found: Calibration) -> None:
     assert 0 < found.memory[0].low_gbps <= found.memory[0].gbps <= found.memory[0].high_gbps
+
+
+def test_a_roof_is_the_best_kernel_s_bytes_over_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stream kernels of 1 MB, of 100 and 50 µs in the median: 20 GB/s, the slower one's time nowhere in it."""
+    kernels = [streams.Roof(name, lambda index: None, 1_000_000, lambda: "") for name in ("slow", "quick")]
+    times = {"slow": [100.0, 90.0, 110.0], "quick": [50.0, 40.0, 62.5]}
+    monkeypatch.setattr(roofs, "roofs", lambda *given: kernels)
+    monkeypatch.setattr(roofs, "cold", lambda *given: times)
+    found = roofs._memory(1, 1, 1 << 19, CPU, 3)
+    assert (found.gbps, found.kernel) == (20.0, "quick")
+    assert found.low_gbps == pytest.approx(1000 / 56.25) and found.high_gbps == pytest.approx(1000 / 45)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 12, 48, 96])
+def test_each_thread_has_as_much_arithmetic(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    ran: list[int] = []
+    monkeypatch.setattr(
+        roofs,
+        "load_kernel",
+        lambda *given, **more: SimpleNamespace(run=lambda a, items, *r: ran.append(items)),
+    )
+    call, operations = roofs._cpu_fma(CPU, 4)
+    call(0)
+    (items,) = ran
+    assert items % threads == 0
+    assert operations == 2 * 16 * 4 * roofs._CPU_ROUNDS * items
 
 
 def test_the_arithmetic_roof_is_possible(found: Calibration) -> None:

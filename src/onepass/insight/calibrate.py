@@ -171,7 +171,8 @@ extern "C" void fma_roof(const Args* a, i64 begin, i64 end, void*) {
 }
 """
 _VECTOR = 16  # floats of a `vf`
-_ITEMS, _CPU_ROUNDS, _CUDA_ROUNDS = 64, 20_000, 256
+_CPU_ROUNDS, _CUDA_ROUNDS = 20_000, 256
+_ITEMS_A_THREAD = 16
 
 
 def _gflops(device: torch.device, chains: int, rounds: int) -> float:
@@ -206,15 +207,16 @@ def fma_text(chains: int) -> str:
 
 def _cpu_fma(device: torch.device, chains: int) -> tuple[Callable[[int], Any], int]:
     kernel = load_kernel(cpu_prelude() + fma_text(chains), "fma_roof", cache=open_cache())
-    x = torch.zeros(_VECTOR * (_ITEMS + 1))
+    items = _ITEMS_A_THREAD * torch.get_num_threads()  # a whole number for each, or the last ones would wait
+    x = torch.zeros(_VECTOR * (items + 1))
     x[0], x[1] = 0.5, 0.25
     arguments = struct.pack("2q", x.data_ptr(), _CPU_ROUNDS)
 
     def call(_: int) -> Any:
-        kernel.run(arguments, _ITEMS, 1 << 20, 0)  # so many bytes an item that all threads take part
+        kernel.run(arguments, items, 1 << 20, 0)  # so many bytes an item that all threads take part
         return x
 
-    return call, 2 * _VECTOR * chains * _CPU_ROUNDS * _ITEMS
+    return call, 2 * _VECTOR * chains * _CPU_ROUNDS * items
 
 
 # Starting
