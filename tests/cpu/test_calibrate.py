@@ -185,13 +185,6 @@ def test_the_roofs_that_are_known(folder: Path) -> None:
     assert [r.kind for r in roofs_of("NVIDIA H200")] == ["datasheet", "measured"]
 
 
-def test_the_mix_of_a_kernel() -> None:
-    assert SAMPLE.mix(1, 1).kernel == "a"
-    assert SAMPLE.mix(2, 2).kernel == "c"
-    assert SAMPLE.mix(4, 2).kernel == "b"  # two thirds of its streams are read
-    assert SAMPLE.best_gbps == 4400.0
-
-
 def test_a_stream_kernel_that_is_wrong_is_no_roof(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = streams._CPU.replace("s = s + load", "s = s - load")
     assert wrong != streams._CPU

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from onepass.cli.app import _application
 from onepass.emulate import Buffer
+from onepass.errors import BadRung
 from onepass.ladder import emulated
 from onepass.ladder.compiled import Compiled, compile_step
 from onepass.ladder.emulated import Counts, Finding, run
-from onepass.ladder.errors import BadRung
 from onepass.ladder.launch import Loaded
 from onepass.ladder.machine import named
 from onepass.ladder.measure import Bench, Place, measure

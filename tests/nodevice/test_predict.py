@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from onepass.build import Built
+from onepass.capture.absent import generate
 from onepass.device import of
-from onepass.insight.planned import plans_for
 from onepass.plan.predict import Rates, assumed, predicted_us
 from onepass.runtime.calibration import Calibration, MemoryRoof, keep, rates_of
 
@@ -28,7 +28,7 @@ RATES = Rates(((0.5, 4000.0), (2 / 3, 4400.0)), 30000.0, 3750.0, 2.0, 0.5, "a te
 
 
 def kernel(function: Callable[..., Any], *inputs: torch.Tensor) -> Built:
-    (built,) = (k for plan in plans_for("NVIDIA H200", function, inputs) for k in plan.kernels)
+    (built,) = generate("NVIDIA H200", function, inputs, compiled=False).kernels
     return built
 
 

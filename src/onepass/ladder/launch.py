@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from onepass.ladder.compiled import Compiled
-from onepass.runtime.launch_cuda import check, driver
+from onepass.runtime.launch_cuda import check, driver, loaded
 
-_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SLOT_BYTES = 8
 
 
@@ -21,29 +20,7 @@ class Loaded:
     def __init__(self, compiled: Compiled) -> None:
         """Raises: DriverError when the driver refuses the code."""
         self.step = compiled.step
-        self._library, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        check(
-            driver().cuLibraryLoadData(
-                ctypes.byref(self._library), compiled.code, None, None, 0, None, None, 0
-            ),
-            "cuLibraryLoadData",
-        )
-        check(
-            driver().cuLibraryGetKernel(
-                ctypes.byref(self._function), self._library, self.step.kernel.encode()
-            ),
-            f"cuLibraryGetKernel({self.step.kernel})",
-        )
-        if self.step.shared_bytes:
-            check(
-                driver().cuKernelSetAttribute(
-                    _MOST_DYNAMIC_SHARED,
-                    self.step.shared_bytes,
-                    self._function,
-                    torch.cuda.current_device(),
-                ),
-                "cuKernelSetAttribute",
-            )
+        self._function = loaded(compiled.code, self.step.kernel, self.step.shared_bytes)
 
     def prepared(self, tensors: Mapping[str, Tensor]) -> Prepared:
         """The kernel with its arguments laid out; it keeps the tensors, of which the kernel has only addresses."""

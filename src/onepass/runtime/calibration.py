@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from onepass.analysis.roofline import Roof, datasheet_roof, peak_gflops
-from onepass.device import Device, UnknownGpu, find
-from onepass.errors import CannotWrite
+from onepass.device import Device, find
+from onepass.errors import UnknownGpu, writing
 from onepass.plan.predict import Rates, assumed
 from onepass.runtime.cache import default_directory
 
@@ -62,15 +62,6 @@ class Calibration:
     def best_gbps(self) -> float:
         """The most of all mixes."""
         return max(m.gbps for m in self.memory)
-
-    def mix(self, reads: int, writes: int) -> MemoryRoof:
-        """The roof of a kernel with so many streams, or of the mix whose share of reads is nearest to its."""
-        share = reads / max(reads + writes, 1)
-
-        def distance(m: MemoryRoof) -> tuple[float, int]:
-            return abs(m.reads / (m.reads + m.writes) - share), abs(m.reads + m.writes - reads - writes)
-
-        return min(self.memory, key=distance)
 
     @property
     def roof(self) -> Roof:
@@ -130,12 +121,10 @@ def keep(found: Calibration) -> Path:
     """Write a machine's roofs to their place. Raises: CannotWrite."""
     path = path_of(found.device)
     new = path.with_suffix(f".{os.getpid()}.new")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
         new.replace(path)
-    except OSError as error:
-        raise CannotWrite(str(path), error.strerror or str(error)) from error
     return path
 
 
@@ -170,3 +159,10 @@ def roofs_of(name: str) -> tuple[Roof, ...]:
         pass  # a processor, or a card that the table does not have: its measured roof alone
     measured = kept(name)
     return (*roofs, measured.roof) if measured else tuple(roofs)
+
+
+def model_roof(device: Device) -> Roof:
+    """What the time model takes a device to reach."""
+    rates = rates_of(device)
+    peak = peak_gflops(device) * rates.issue_giops / device.issue_giops
+    return Roof("time model", max(gbps for _, gbps in rates.mixes), peak, rates.source, rates.mixes)
