@@ -107,16 +107,20 @@ class NoRoof(OnepassError):
 
 @dataclass(eq=False)
 class NotPresent(OnepassError):
-    """A device that kernels were to be timed on and that this machine does not have."""
+    """A device that kernels were to be timed on and that the inputs are not on."""
 
     name: str
+    where: str  # where they are
     present: tuple[str, ...]
 
     def what(self) -> str:
-        return f"{self.name} is not in this machine, which has {', '.join(self.present)}: nothing can be timed on it"
+        return (
+            f"example_inputs() are on {self.where}, not on {self.name}: nothing can be timed there; this machine has "
+            f"{', '.join(self.present)}"
+        )
 
     def advice(self) -> str:
-        return "Leave --run out, or leave --device out to time on what is here."
+        return "Leave --run out, or leave --device out to time where the inputs are."
 
 
 @dataclass(eq=False)

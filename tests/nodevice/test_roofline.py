@@ -277,7 +277,7 @@ def test_bytes_op_by_op_and_fused(run: Run) -> None:
     ("arguments", "told"),
     [
         (("user.py:norm", "--device", "V10O"), "Tesla V100-SXM2-16GB"),
-        (("user.py:norm", "--device", "V100", "--run"), "is not in this machine"),
+        (("user.py:norm", "--device", "V100", "--run"), "nothing can be timed there"),
         (("user.py:no", "--device", "V100"), "has no `no`"),
         (("user.py:norm", "--device", "V100", "--svg", "no/such/folder.svg"), "can't be written"),
     ],
@@ -286,3 +286,25 @@ def test_bytes_op_by_op_and_fused(run: Run) -> None:
 def test_bad_input_exits_2(run: Run, arguments: tuple[str, ...], told: str) -> None:
     code, _, err = run(*arguments)
     assert code == 2 and told in err and "Traceback" not in err
+
+
+def test_a_card_that_is_here_is_planned_for_where_the_inputs_are_elsewhere(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs on the CPU and --device of the present GPU: no figure of the CPU's under the GPU's name."""
+    from onepass.cli import roofline as verb
+
+    monkeypatch.setattr(verb, "_present", lambda: ["a processor", "NVIDIA H200"])
+    code, out, _ = run("user.py:norm", "--device", "H200", "--json")
+    document = json.loads(out)
+    assert code == 0 and document["device"] == "NVIDIA H200"
+    assert {roof["kind"] for roof in document["roofs"]} == {"datasheet", "time model"}
+    code, _, err = run("user.py:norm", "--device", "H200", "--run")
+    assert code == 2 and "example_inputs() are on a processor" in err
+
+
+def test_the_sentence_names_the_bandwidth_it_used() -> None:
+    """Of the mixes, not the best there is: bytes over it is the time beside it."""
+    roof = Roof("measured", 900.0, None, "a test", ((0.5, 800.0), (1.0, 900.0)))
+    found = Roofline("a card", (roof,), (Point("copy", 1, 0, 400_000_000, 400_000_000, 0),))
+    assert "roof of 800 GB/s it takes at least 1000.0 µs" in found.text

@@ -144,7 +144,7 @@ class Point:
         return roof.bound_us(self.flops, self.bytes, self.read_share)
 
     def eager_us(self, roof: Roof) -> float:
-        """The same where each op runs by itself."""
+        """The same where each op runs by itself, at the bandwidth of the kernel's own mix."""
         return roof.bound_us(self.flops, self.eager_bytes, self.read_share)
 
     def gflops(self, roof: Roof) -> float:
@@ -184,11 +184,14 @@ class Roofline:
         if not self.points:
             return f"No kernel of onepass in here: nothing to place under the roofs of {self.device}."
         roof, one = self.roof, sum(p.count for p in self.points) == 1
+        rates = dict.fromkeys(
+            f"{end(roof.mix_gbps(p.read_share) for p in self.points):.0f}" for end in (min, max)
+        )
         spans = dict.fromkeys(f"{ai(p.ai for p in self.points):.2f}" for ai in (min, max))
         ridge = "an unknown ridge" if roof.ridge is None else f"a ridge of {roof.ridge:.1f}"
         return (
             f"{self._sides} on {self.device}: {' to '.join(spans)} FLOPs a byte, against {ridge}.\n"
-            f"At the {roof.kind} roof of {roof.bandwidth_gbps:.0f} GB/s {'it takes' if one else 'they take'} at least "
+            f"At the {roof.kind} roof of {' to '.join(rates)} GB/s {'it takes' if one else 'they take'} at least "
             f"{self.bound_us:.1f} µs fused, {self.eager_us:.1f} µs op by op.{self._short}{self._doubt}"
         )
 

@@ -1,7 +1,8 @@
 """`onepass roofline FILE.py:NAME`: what bounds each kernel of a function on a device, with a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -52,12 +53,13 @@ def _place(target: "Target", named: str, run: bool) -> "Roofline":
     from onepass.runtime.calibration import roofs_of
 
     present = _present()
-    if named and named not in present:
+    where = _where(target.inputs, present)
+    if named and named != where:
         if run:
-            raise NotPresent(named, tuple(present))
+            raise NotPresent(named, where, tuple(present))
         with blamed(target):
             plans = generate(named, target.function, target.inputs, compiled=False).plans
-        notes = [f"Planned for {named}, which is not here: nothing was compiled or run for it."]
+        notes = [f"Planned for {named}, where the inputs are not: nothing was compiled or run for it."]
         name, report = named, api.report(plans, [[] for _ in plans], [])
     else:
         with blamed(target):
@@ -73,6 +75,14 @@ def _place(target: "Target", named: str, run: bool) -> "Roofline":
             f"of them memory-bound: {memory}."
         )
     return Roofline(name, report.roofs or known, points_of(report.kernels), tuple(notes))
+
+
+def _where(inputs: Sequence[Any], present: Sequence[str]) -> str:
+    """The name of the device that a function's inputs are on."""
+    import torch
+
+    on = next((x.device for x in inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
+    return present[0] if on.type == "cpu" else torch.cuda.get_device_name(on)
 
 
 def _present() -> list[str]:
