@@ -295,6 +295,7 @@ class KernelFault(OnepassError):
     hint: str
     other_lines: tuple[tuple[int, str], ...] = ()  # where the second thread was
     undefined: bool = False  # a shuffle read a lane outside its mask: wrong only if the value is used
+    suspect: bool = False  # an atomic beside a plain read: wrong only if results depend on the order
 
     def what(self) -> str:
         text = f"{self.kernel}: {self.kind} in block {self.block} thread {self.thread}"

@@ -34,6 +34,9 @@ CLASSES = {
     "write-to-read-only",
     "wrong-result",
     "order-dependent",
+    "division-by-zero",
+    "stack-overflow",
+    "endless-loop",
 }
 
 
@@ -129,6 +132,17 @@ BROKEN = {
     ),
     "in_place_rows.cu": ("  __syncthreads();\n  x[", "  x[", "global-race"),
     "last_block_finishes.cu": ("== gridDim.x - 1", "== gridDim.x - 2", "wrong-result"),
+    "atomic_max_float_by_cas.cu": (
+        "  __syncthreads();\n  if (!threadIdx.x)",
+        "  if (!threadIdx.x)",
+        "shared-race",
+    ),
+    "device_counter.cu": ("    __threadfence();\n", "", "global-race"),
+    "syncwarp_in_two_branches.cu": (
+        "x[threadIdx.x];\n    __syncwarp();\n  }\n",
+        "x[threadIdx.x];\n  }\n",
+        "missing-lane",
+    ),
 }
 
 

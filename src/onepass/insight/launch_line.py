@@ -70,7 +70,7 @@ class Fill:
 
 
 def cases_of(text: str, file: str) -> list[Case]:
-    """The cases that a file's lines give, the unnamed one first.
+    """The cases that a file's lines give, the unnamed one first, unless its lines say no grid and block.
 
     Raises: BadLaunch for a pair that is not one.
     """
@@ -78,7 +78,11 @@ def cases_of(text: str, file: str) -> list[Case]:
     named: dict[str, dict[str, str]] = {}
     for m in _LINE.finditer(text):
         (named.setdefault(m.group(1), {}) if m.group(1) else base).update(pairs_of(m.group(2), file))
-    return [Case("", base), *(Case(n, {**base, **pairs}) for n, pairs in named.items())]
+    cases = [Case(n, {**base, **pairs}) for n, pairs in named.items()]
+    shared_only = bool(cases) and not (
+        {"grid", "block"} & set(base)
+    )  # what the named ones have in common, no launch
+    return cases if shared_only else [Case("", base), *cases]
 
 
 def pairs_of(text: str, file: str) -> dict[str, str]:
