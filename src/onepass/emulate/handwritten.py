@@ -376,7 +376,8 @@ def _fields(code: str, kind: str, file: str) -> Iterator[Parameter]:
     for declaration in (body.group(1) if body else f"{kind};").split(";")[:-1]:
         m = _FIELD.match(declaration)
         if m is None or m.group(2) not in _FIELD_TYPES:
-            problem = f"the struct {kind} is passed by value, and its field `{' '.join(declaration.split())}` is not understood"
+            shown = " ".join(declaration.split())
+            problem = f"the struct {kind} is passed by value, and its field `{shown}` is not understood"
             remedy = "Give each field a line of its own, a number or a pointer to numbers, and no functions."
             raise BadLaunch(file, problem, remedy)
         element, nbytes = _FIELD_TYPES[m.group(2)]

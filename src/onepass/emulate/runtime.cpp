@@ -890,7 +890,8 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
     const uint64_t b = order[i];
     onepass_block = Index3{uint32_t(b % l->grid.x), uint32_t(b / l->grid.x % l->grid.y),
                            uint32_t(b / (uint64_t(l->grid.x) * l->grid.y))};
-    if (!run_block(l->order_seed && (next_random(random) & 1))) break;
+    const bool backwards = next_random(random) & 1;  // seed 1 runs every block's lanes backwards
+    if (!run_block(l->order_seed == 1 || (l->order_seed && backwards))) break;
   }
   end_watch(watch);
   free(order);

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onepass.emulate.faults import ENDLESS
 from onepass.emulate import Buffer, HandwrittenKernel, LaunchReport, Parameter, compile_handwritten
+from onepass.emulate.faults import ENDLESS
 from onepass.errors import BadLaunch, KernelFault
 
 Grid = int | tuple[int, ...]
 
-# Ascending, then at random; of seeds 1 to 3 one at least runs a single block's lanes backwards (a test holds it so).
+# Ascending, then blocks at random: seed 1 runs the lanes of all blocks backwards, the others those of half of them.
 ORDERS = (0, 1, 2, 3)
 # What a shuffle from a lane outside its mask gives: large floats of either sign, which neither min nor max drops in both.
 GARBAGE = (0x7149F2CA7149F2CA, 0xF149F2CAF149F2CA)
