@@ -49,3 +49,7 @@ class BadRung(OnepassError):
 
     def advice(self) -> str:
         return self.remedy
+
+
+class NotAtThisShape(BadRung):
+    """A rung says that it takes other rows or columns: the rungs beside it may take these."""
