@@ -264,5 +264,5 @@ def test_an_expression_that_nobody_understands_is_refused_when_the_ladder_is_rea
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after, 1))
-    with pytest.raises(BadLadder, match="is no expression|is not understood"):
+    with pytest.raises(BadLadder, match=r"is no expression|is not understood"):
         load(tmp_path / "own")

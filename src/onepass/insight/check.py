@@ -546,12 +546,32 @@ def reference_results(
     given = {
         n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in values.items()
     }
-    result = reference(**{n: _copied(given[own]) for n, own in names.items()})
-    if isinstance(result, Mapping):
-        return {n: torch.as_tensor(t) for n, t in result.items()}
+    try:
+        result = reference(**{n: _copied(given[own]) for n, own in names.items()})
+    except Exception as error:
+        problem = f"the reference raised {type(error).__name__}: {error}"
+        raise BadLaunch(file, problem, "It gets the arguments that it names, floats as float64.") from error
     outputs = [p.name for p in parameters if p.pointer and not p.read_only]
-    results = result if isinstance(result, tuple | list) else (result,)
-    return {n: torch.as_tensor(t) for n, t in zip(outputs, results, strict=False)}
+    if not isinstance(result, Mapping):
+        results = result if isinstance(result, tuple | list) else (result,)
+        if len(results) > len(outputs):
+            problem = f"the reference returns {len(results)} results; the kernel writes {', '.join(outputs) or 'nothing'}"
+            raise BadLaunch(
+                file, problem, "Return one tensor for each pointer that is not const, in their order."
+            )
+        result = dict(zip(outputs, results, strict=False))
+    return {n: _result(n, t, outputs, file) for n, t in result.items()}
+
+
+def _result(name: str, value: Any, outputs: Sequence[str], file: str) -> Tensor:
+    if name not in outputs:
+        problem = f"the reference returns {name}; the kernel writes {', '.join(outputs) or 'nothing'}"
+        raise BadLaunch(file, problem, "Name what a pointer that is not const leads to.")
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        problem = f"the reference returns {type(value).__name__} for {name}"
+        raise BadLaunch(file, problem, "Return a tensor.") from error
 
 
 def _copied(value: Any) -> Any:

@@ -180,7 +180,9 @@ class Profile:
 
     @property
     def worth_it(self) -> bool:
-        return self.saving_us[1] >= WORTH * self.step_us
+        """Whether fusing should save something that shows, and the whole step, launches and all, shows it."""
+        faster = self.step_us >= (1 + WORTH) * self.contender("onepass").step_us.median
+        return faster and self.saving_us[1] >= WORTH * self.step_us
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form, schema onepass.profile/1."""
