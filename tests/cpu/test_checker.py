@@ -499,7 +499,7 @@ def test_misuse_is_said_and_ends_2(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "refs.py").write_text(REFERENCES)
     (tmp_path / "k.cu").write_bytes(b"\xef\xbb\xbf" + AFFINE.replace("\n", "\r\n").encode())
-    ended, out, err = onepass("check", *words, "k.cu")
+    ended, out, err = onepass(*words, "k.cu")
     assert ended == code, out + err
     assert said in out + err
 
