@@ -357,6 +357,7 @@ class KernelFault(OnepassError):
     hint: str
     other_lines: tuple[tuple[int, str], ...] = ()  # where the second thread was
     undefined: bool = False  # a shuffle read a lane outside its mask: wrong only if the value is used
+    suspect: bool = False  # an atomic beside a plain read: wrong only if results depend on the order
 
     def what(self) -> str:
         text = f"{self.kernel}: {self.kind} in block {self.block} thread {self.thread}"
@@ -552,3 +553,7 @@ class BadRung(OnepassError):
 
     def advice(self) -> str:
         return self.remedy
+
+
+class NotAtThisShape(BadRung):
+    """A rung says that it takes other rows or columns: the rungs beside it may take these."""

@@ -34,6 +34,9 @@ CLASSES = {
     "write-to-read-only",
     "wrong-result",
     "order-dependent",
+    "division-by-zero",
+    "stack-overflow",
+    "endless-loop",
 }
 
 
@@ -129,6 +132,17 @@ BROKEN = {
     ),
     "in_place_rows.cu": ("  __syncthreads();\n  x[", "  x[", "global-race"),
     "last_block_finishes.cu": ("== gridDim.x - 1", "== gridDim.x - 2", "wrong-result"),
+    "atomic_max_float_by_cas.cu": (
+        "  __syncthreads();\n  if (!threadIdx.x)",
+        "  if (!threadIdx.x)",
+        "shared-race",
+    ),
+    "device_counter.cu": ("    __threadfence();\n", "", "global-race"),
+    "syncwarp_in_two_branches.cu": (
+        "x[threadIdx.x];\n    __syncwarp();\n  }\n",
+        "x[threadIdx.x];\n  }\n",
+        "missing-lane",
+    ),
 }
 
 
@@ -437,3 +451,67 @@ def test_errors_survive_between_processes() -> None:
         BadLaunch("a.cu", "problem", "remedy"),
     ]
     assert [str(pickle.loads(pickle.dumps(e))) for e in errors] == [str(e) for e in errors]
+
+
+AFFINE = """\
+// onepass-check: n=8 x=randn(n) y=out(n) grid=1 block=8
+__global__ void twice(const float* x, float* y, int n) {
+#if __CUDA_ARCH__ >= 800
+  y[threadIdx.x] = 2.0f * x[threadIdx.x];
+#else
+  y[threadIdx.x] = 3.0f * x[threadIdx.x];
+#endif
+}
+"""
+REFERENCES = """\
+def twice(x): return 2 * x
+def raises(x): raise ValueError("oops")
+def none(x): return None
+def many(x): return x, x
+def other(x): return {"z": x}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--ref", "refs.py:twice"), 0, "clean"),
+        (("--ref", "refs.py:twice", "--arch", "sm_70"), 1, "wrong-result"),
+        (("--arch", "seventy"), 2, "sm_80"),
+        (("--ref", "refs.py:raises"), 2, "raised ValueError: oops"),
+        (("--ref", "refs.py:none"), 2, "returns NoneType"),
+        (("--ref", "refs.py:many"), 2, "returns 2 results"),
+        (("--ref", "refs.py:other"), 2, "the kernel writes y"),
+        (("--args", "n=9**9**9"), 2, "too large"),
+        (("--args", "x=randn(10**12)"), 2, "too large"),
+        (("--grid", "(1,70000)"), 2, "at most"),
+        (("--grid", "99999999"), 2, "too many"),
+    ],
+)
+def test_misuse_is_said_and_ends_2(
+    words: tuple[str, ...],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    onepass: Callable[..., Ended],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "refs.py").write_text(REFERENCES)
+    (tmp_path / "k.cu").write_bytes(b"\xef\xbb\xbf" + AFFINE.replace("\n", "\r\n").encode())
+    ended, out, err = onepass(*words, "k.cu")
+    assert ended == code, out + err
+    assert said in out + err
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("#define KERNEL __global__ void\nKERNEL k(float* x) { x[0] = 1; }\n", 1),
+        ("#define MAKE(n) \\\n  __global__ void n(float* x) { x[0] = 1; }\nMAKE(k)\n", 1),
+    ],
+)
+def test_a_kernel_that_a_macro_makes_is_refused_by_line(text: str, line: int) -> None:
+    with pytest.raises(CannotCheck, match="a macro makes") as refused:
+        compile_handwritten(text, "k")
+    assert refused.value.line == line

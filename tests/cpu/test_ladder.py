@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -381,3 +382,49 @@ def test_arguments_lie_where_a_launch_finds_them() -> None:
     assert scratch() is not None and prepared
     del prepared
     assert scratch() is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("block=32", "block=2048", "block=2048 is 2048"),
+        ("grid=rows", "grid=0", "grid=0 is 0"),
+        ("block=32", "block=cols*nope", "'nope' is not understood"),
+        ("block=32", "blok=32", "is no launch"),
+        ("const float* bias, ", "", "v4 takes x, weight, bias, y, rows, cols"),
+    ],
+)
+def test_a_learners_launch_that_no_device_makes_is_refused(
+    before: str, after: str, said: str, tmp_path: Path
+) -> None:
+    text = (
+        "// launch: grid=rows block=32\n"
+        'extern "C" __global__ void mine(const float* x, const float* weight, const float* bias, float* y,\n'
+        "    int rows, int cols) {}\n"
+    )
+    path = tmp_path / "mine.cu"
+    path.write_text(text.replace(before, after))
+    ladder = LADDERS["layer_norm"]
+
+    def judged() -> None:
+        changed, rung = learner(path, ladder, ladder.rung("v4"))
+        steps_of(changed, rung, 16, 256, named("H200").device)
+
+    with pytest.raises(BadRung, match=re.escape(said)):
+        judged()
+
+
+def test_rows_too_long_for_one_kernel_skip_the_generated_rung_alone() -> None:
+    ladder = LADDERS["layer_norm"]
+    some = replace(ladder, rungs=(ladder.rung("v3"), ladder.rung("generated")))
+    found = study(some, named("V100"), 1, [32769], on_device=False)
+    right, skipped = found.entries
+    assert right.findings
+    assert not right.skipped
+    assert "32769 columns" in skipped.skipped
+
+
+def test_one_column_is_no_surprise() -> None:
+    ladder = LADDERS["layer_norm"]
+    some = replace(ladder, rungs=(ladder.rung("v1"),))
+    assert not study(some, named("H200"), 37, [1], on_device=False).surprises

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from onepass.cli.app import _application
+from onepass.errors import BadUserFile
 from onepass.insight.profile import WIDEST, Group, Profile, kind_of_name, op_times, profile, stream_us
 from onepass.runtime.timer import Spread
 
@@ -209,3 +211,42 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_type_names_the_nearest() -> None:
     ran = CliRunner().invoke(_application(), ["profile", "hf:brt"])
     assert "bert" in str(ran.exception)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise ValueError('no weights')", "raised ValueError: no weights"),
+        ("return None", "returned NoneType"),
+        ("return torch.nn.Linear(3, 3)", "PyTorch raises RuntimeError"),
+    ],
+)
+def test_a_model_that_is_none_is_the_files_fault(
+    body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "model.py"
+    file.write_text(
+        f"import torch\ndef build():\n    {body}\ndef example_inputs():\n    return torch.randn(2, 64)\n"
+    )
+    torch._dynamo.reset()
+    ran = CliRunner().invoke(_application(), ["profile", f"{file}:build"])
+    assert isinstance(ran.exception, BadUserFile)
+    assert said in str(ran.exception)
+
+
+@pytest.mark.parametrize("words", [("--device", "nope"), ("--dtype", "int8")])
+def test_what_is_not_here_is_named(words: tuple[str, ...]) -> None:
+    ran = CliRunner().invoke(_application(), ["profile", "hf:bert", *words])
+    assert isinstance(ran.exception, BadUserFile)
+
+
+def test_a_slower_step_is_not_worth_it(found: Profile) -> None:
+    def took(factor: float) -> Profile:
+        eager = found.contender("eager")
+        us = replace(eager.step_us, median=eager.step_us.median * factor)
+        large = tuple(replace(g, eager_us=found.step_us, fused_us=(1.0, 2.0)) for g in found.groups)
+        return replace(found, groups=large, contenders=(eager, replace(eager, name="onepass", step_us=us)))
+
+    assert took(0.5).worth_it
+    assert not took(1.2).worth_it

@@ -249,3 +249,18 @@ def test_a_table_is_made_of_measured_rows(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| v5 | 1024 | 131.2 | 4096 | 85% | 95.5% | 1.10 × | 1.31 × | faster |" in text
     assert "| v1 |" not in text and "a GPU, rows = 8" in text
     assert module.table("softmax", "zh") == "尚未测量。"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [('grid = "', 'grid = "cdiv(rows + '), ('flops = "', 'flops = "colz * ')]
+)
+def test_an_expression_that_nobody_understands_is_refused_when_the_ladder_is_read(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    shutil.copytree(HERE / "softmax", tmp_path / "own")
+    path = tmp_path / "own" / "rungs.toml"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(BadLadder, match=r"is no expression|is not understood"):
+        load(tmp_path / "own")

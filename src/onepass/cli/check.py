@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +38,7 @@ def check(
     define: Annotated[
         list[str] | None, typer.Option("--define", "-D", metavar="NAME=VALUE", help="A macro.")
     ] = None,
+    arch: Annotated[str, typer.Option(help="What __CUDA_ARCH__ says.")] = "sm_90",
     case: Annotated[str | None, typer.Option(help="One case of the file alone.")] = None,
     seed: Annotated[int, typer.Option(help="Of random buffers.", min=0)] = 0,
     orders: Annotated[int, typer.Option(help="How many orders of blocks and lanes to try.", min=1)] = 4,
@@ -54,6 +56,7 @@ def check(
             {"kernel": kernel, "grid": grid, "block": block, "shared": shared, "ref": ref},
             args,
             define or [],
+            _architecture(arch),
             case,
             seed,
             orders,
@@ -68,6 +71,7 @@ def _reports(
     options: dict[str, str | None],
     args: str,
     define: Sequence[str],
+    arch: int,
     only: str | None,
     seed: int,
     orders: int,
@@ -81,7 +85,7 @@ def _reports(
     cases = [c.changed(pairs) for c in _chosen(cases_of(text, str(file)), only, file)]
     built: dict[str | None, HandwrittenKernel] = {}
     for name in dict.fromkeys(c.pairs.get("kernel") for c in cases):
-        built[name] = compile_handwritten(text, name, str(file), defines=_macros(define))
+        built[name] = compile_handwritten(text, name, str(file), arch, defines=_macros(define))
     reports = []
     for c in cases:
         kernel = built[c.pairs.get("kernel")]
@@ -104,7 +108,11 @@ def _reports(
 
 
 def _macros(define: Sequence[str]) -> dict[str, str]:
-    return {name: value or "1" for name, _, value in (d.partition("=") for d in define)}
+    macros = {name: value or "1" for name, _, value in (d.partition("=") for d in define)}
+    for name in macros:
+        if not re.fullmatch(r"[A-Za-z_]\w*(?:\([\w, ]*\))?", name):
+            raise typer.BadParameter(f"-D {name!r} is no macro's name: write -D NAME=VALUE")
+    return macros
 
 
 def _read(file: Path) -> str:
@@ -112,9 +120,17 @@ def _read(file: Path) -> str:
         problem = "is a directory" if file.is_dir() else "no such file"
         raise BadUserFile(str(file), problem, f"Name a CUDA C++ file; looked from {Path.cwd()}.")
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadUserFile(str(file), "is not text", "Name a CUDA C++ source file.") from error
+
+
+def _architecture(text: str) -> int:
+    """90 for sm_90, and for sm_90a."""
+    m = re.fullmatch(r"(?:sm_|compute_)?(\d{2,3})[af]?", text)
+    if m is None:
+        raise typer.BadParameter(f"--arch {text!r}: write sm_80, sm_90 …")
+    return int(m.group(1))
 
 
 def _chosen(cases: Sequence[Case], only: str | None, file: Path) -> list[Case]:

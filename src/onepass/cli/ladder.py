@@ -52,6 +52,10 @@ def ladder(
     output = Output.open(json)
     if lang not in languages():
         raise typer.BadParameter(f"{lang!r}: near it are {', '.join(near(lang, [*languages()]))}")
+    if Path(target).suffix != ".cu" and (against or predict is not None):
+        raise typer.BadParameter(
+            "--against and --predict are of a .cu file of yours: onepass ladder mine.cu …"
+        )
     machine, assumed = _machine(device)
     sizes = _sizes(cols)
     told = [

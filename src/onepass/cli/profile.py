@@ -43,7 +43,7 @@ def profile(
         model, inputs = _built(target, batch, length, layers, dtype, device)
         from onepass.insight.profile import profile as measured
 
-        with _telling(output.console) as told:
+        with _telling(output.console) as told, _blamed(target, model, inputs):
             found = measured(model, inputs, ("inductor",) if inductor else (), rounds, told)
     output.text(verdict(found))
     for table in (_shares(found), _contenders(found), _groups(found)):
@@ -61,12 +61,47 @@ def _built(
         from onepass.insight.random_models import transformers_model
 
         return transformers_model(target.removeprefix("hf:"), batch, length, layers, dtype, device)
-    from onepass.cli.target import blamed, load
+    from onepass.cli.target import load
+    from onepass.errors import BadUserFile
 
     loaded = load(target)
-    with blamed(loaded):
-        model = loaded.function() if _builds(loaded.function) else loaded.function
+    model = loaded.function
+    if _builds(loaded.function):
+        try:
+            model = loaded.function()
+        except Exception as error:
+            problem = f"`{loaded.name}` raised {type(error).__name__}: {error}"
+            raise BadUserFile(str(loaded.path), problem, "It is called without arguments.") from error
+    if not callable(model):
+        problem = f"`{loaded.name}` returned {type(model).__name__}, which is no model"
+        raise BadUserFile(str(loaded.path), problem, "Return a torch.nn.Module, or a function of tensors.")
     return model, loaded.inputs
+
+
+@contextmanager
+def _blamed(target: str, model: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[None]:
+    """Turn an error into BadUserFile where plain PyTorch can't run the model either."""
+    import torch
+
+    from onepass.errors import BadUserFile, OnepassError
+
+    try:
+        yield
+    except OnepassError:
+        raise
+    except Exception:
+        try:
+            with torch.no_grad():
+                model(*inputs)
+        except Exception as error:
+            said = str(error).strip().splitlines() or [""]
+            remedy = (
+                "Choose other --length and --batch."
+                if target.startswith("hf:")
+                else "Correct it or its inputs."
+            )
+            raise BadUserFile(target, f"PyTorch raises {type(error).__name__}: {said[0]}", remedy) from error
+        raise
 
 
 def _builds(function: Callable[..., Any]) -> bool:

@@ -4,10 +4,11 @@
 #include <type_traits>
 
 // Vectors. The host compiler must not take them apart (-fno-tree-sra), so that one access stays one.
+#define ONEPASS_THREE(type, name) struct name##3 { type x, y, z; };
 #define ONEPASS_VECTOR(type, name, align2, align4)                                                   \
   struct name##1 { type x; };                                                                        \
   struct alignas(align2) name##2 { type x, y; };                                                     \
-  struct name##3 { type x, y, z; };                                                                  \
+  ONEPASS_THREE(type, name)                                                                          \
   struct alignas(align4) name##4 { type x, y, z, w; };                                               \
   ONEPASS_HOST name##1 make_##name##1(type x) { return {x}; }                                        \
   ONEPASS_HOST name##2 make_##name##2(type x, type y) { return {x, y}; }                             \
@@ -18,17 +19,26 @@ ONEPASS_VECTOR(unsigned char, uchar, 2, 4)
 ONEPASS_VECTOR(short, short, 4, 8)
 ONEPASS_VECTOR(unsigned short, ushort, 4, 8)
 ONEPASS_VECTOR(int, int, 8, 16)
+#undef ONEPASS_THREE
+#define ONEPASS_THREE(type, name) using name##3 = Index3;  // threadIdx is a uint3
 ONEPASS_VECTOR(unsigned, uint, 8, 16)
+#undef ONEPASS_THREE
+#define ONEPASS_THREE(type, name) struct name##3 { type x, y, z; };
 ONEPASS_VECTOR(long long, longlong, 16, 16)
 ONEPASS_VECTOR(unsigned long long, ulonglong, 16, 16)
 ONEPASS_VECTOR(float, float, 8, 16)
 ONEPASS_VECTOR(double, double, 16, 16)
 #undef ONEPASS_VECTOR
+#undef ONEPASS_THREE
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+  constexpr operator uint3() const { return {x, y, z}; }
 };
 typedef unsigned int uint;
+typedef unsigned short ushort;
+typedef unsigned char uchar;
 
 // ---- 16-bit floats: every operation rounds once from fp32, as the device's does ----
 
@@ -123,6 +133,30 @@ ONEPASS_NARROW bool __hlt(ONEPASS_1 a, ONEPASS_1 b) { return a < b; }
 ONEPASS_NARROW bool __hge(ONEPASS_1 a, ONEPASS_1 b) { return a >= b; }
 ONEPASS_NARROW bool __hle(ONEPASS_1 a, ONEPASS_1 b) { return a <= b; }
 ONEPASS_NARROW bool __heq(ONEPASS_1 a, ONEPASS_1 b) { return a == b; }
+#define ONEPASS_COMPARE(name, op)                                                                    \
+  ONEPASS_NARROW ONEPASS_2 __h##name##2(ONEPASS_2 a, ONEPASS_2 b) {                                  \
+    return {float(float(a.x) op float(b.x)), float(float(a.y) op float(b.y))};                       \
+  }                                                                                                  \
+  ONEPASS_NARROW bool __hb##name##2(ONEPASS_2 a, ONEPASS_2 b) {                                      \
+    return float(a.x) op float(b.x) && float(a.y) op float(b.y);                                     \
+  }
+ONEPASS_COMPARE(gt, >)
+ONEPASS_COMPARE(lt, <)
+ONEPASS_COMPARE(ge, >=)
+ONEPASS_COMPARE(le, <=)
+ONEPASS_COMPARE(eq, ==)
+ONEPASS_COMPARE(ne, !=)
+#undef ONEPASS_COMPARE
+ONEPASS_NARROW bool __hne(ONEPASS_1 a, ONEPASS_1 b) { return a != b; }
+ONEPASS_NARROW ONEPASS_1 __hmax_nan(ONEPASS_1 a, ONEPASS_1 b) { return a != a ? a : b != b ? b : __hmax(a, b); }
+ONEPASS_NARROW ONEPASS_1 __hmin_nan(ONEPASS_1 a, ONEPASS_1 b) { return a != a ? a : b != b ? b : __hmin(a, b); }
+ONEPASS_NARROW ONEPASS_2 __hneg2(ONEPASS_2 a) { return {-a.x, -a.y}; }
+ONEPASS_NARROW ONEPASS_2 __habs2(ONEPASS_2 a) { return {__habs(a.x), __habs(a.y)}; }
+ONEPASS_NARROW ONEPASS_2 __lowhigh2highlow(ONEPASS_2 a) { return {a.y, a.x}; }
+ONEPASS_NARROW ONEPASS_2 __lows2half2(ONEPASS_2 a, ONEPASS_2 b) { return {a.x, b.x}; }
+ONEPASS_NARROW ONEPASS_2 __highs2half2(ONEPASS_2 a, ONEPASS_2 b) { return {a.y, b.y}; }
+ONEPASS_NARROW ONEPASS_2 __low2half2(ONEPASS_2 a) { return {a.x, a.x}; }
+ONEPASS_NARROW ONEPASS_2 __high2half2(ONEPASS_2 a) { return {a.y, a.y}; }
 ONEPASS_NARROW bool __hisnan(ONEPASS_1 a) { return a != a; }
 // In double the product of two is exact and the sum is off by 2^-53 at most: one rounding to 16 bits but for ties.
 ONEPASS_NARROW ONEPASS_1 __hfma(ONEPASS_1 a, ONEPASS_1 b, ONEPASS_1 c) { return __builtin_fmaf(a, b, c); }
@@ -137,6 +171,20 @@ ONEPASS_NARROW ONEPASS_1 hlog(ONEPASS_1 a) { return __builtin_logf(a); }
 ONEPASS_NARROW ONEPASS_1 hsqrt(ONEPASS_1 a) { return __builtin_sqrtf(a); }
 ONEPASS_NARROW ONEPASS_1 hrsqrt(ONEPASS_1 a) { return 1.0f / __builtin_sqrtf(a); }
 ONEPASS_NARROW ONEPASS_1 hrcp(ONEPASS_1 a) { return 1.0f / float(a); }
+ONEPASS_NARROW ONEPASS_1 hexp2(ONEPASS_1 a) { return __builtin_exp2f(a); }
+ONEPASS_NARROW ONEPASS_1 hlog2(ONEPASS_1 a) { return __builtin_log2f(a); }
+ONEPASS_NARROW ONEPASS_1 hsin(ONEPASS_1 a) { return __builtin_sinf(a); }
+ONEPASS_NARROW ONEPASS_1 hcos(ONEPASS_1 a) { return __builtin_cosf(a); }
+ONEPASS_NARROW ONEPASS_1 htanh(ONEPASS_1 a) { return __builtin_tanhf(a); }
+ONEPASS_NARROW ONEPASS_1 hfloor(ONEPASS_1 a) { return __builtin_floorf(a); }
+ONEPASS_NARROW ONEPASS_1 hceil(ONEPASS_1 a) { return __builtin_ceilf(a); }
+ONEPASS_NARROW ONEPASS_1 hrint(ONEPASS_1 a) { return __builtin_rintf(a); }
+ONEPASS_NARROW ONEPASS_1 htrunc(ONEPASS_1 a) { return __builtin_truncf(a); }
+#define ONEPASS_PAIRED(name) ONEPASS_NARROW ONEPASS_2 h2##name(ONEPASS_2 a) { return {h##name(a.x), h##name(a.y)}; }
+ONEPASS_PAIRED(exp) ONEPASS_PAIRED(exp2) ONEPASS_PAIRED(log) ONEPASS_PAIRED(log2) ONEPASS_PAIRED(sqrt)
+ONEPASS_PAIRED(rsqrt) ONEPASS_PAIRED(rcp) ONEPASS_PAIRED(sin) ONEPASS_PAIRED(cos) ONEPASS_PAIRED(tanh)
+ONEPASS_PAIRED(floor) ONEPASS_PAIRED(ceil) ONEPASS_PAIRED(rint) ONEPASS_PAIRED(trunc)
+#undef ONEPASS_PAIRED
 #undef ONEPASS_NARROW
 #undef ONEPASS_1
 #undef ONEPASS_2
@@ -224,6 +272,25 @@ ONEPASS_HOST unsigned __brev(unsigned v) {
 }
 ONEPASS_HOST int __mulhi(int a, int b) { return int((long long)a * b >> 32); }
 ONEPASS_HOST int __mul24(int a, int b) { return a * b; }
+
+// What <cmath> and <algorithm> put into std; they themselves would declare the functions above once more.
+namespace std {
+using ::abs;  using ::ceil;  using ::copysign;  using ::cos;  using ::cosh;  using ::erf;  using ::erfc;  using ::exp;
+using ::exp2;  using ::expm1;  using ::fabs;  using ::floor;  using ::fma;  using ::fmax;  using ::fmin;  using ::fmod;
+using ::hypot;  using ::isfinite;  using ::isinf;  using ::isnan;  using ::log;  using ::log10;  using ::log1p;
+using ::log2;  using ::max;  using ::min;  using ::pow;  using ::rint;  using ::round;  using ::sin;  using ::sinh;
+using ::sqrt;  using ::tan;  using ::tanh;  using ::trunc;
+}  // namespace std
+
+// Byte by byte: every access is watched.
+ONEPASS_HOST void* memcpy(void* to, const void* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) static_cast<volatile char*>(to)[i] = static_cast<const volatile char*>(from)[i];
+  return to;
+}
+ONEPASS_HOST void* memset(void* to, int byte, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) static_cast<volatile char*>(to)[i] = char(byte);
+  return to;
+}
 
 // ---- memory with a hint ----
 

@@ -41,11 +41,41 @@ KINDS: tuple[tuple[str, str], ...] = (
         "global-race",
         "the two threads are of different blocks, which nothing orders: use an atomic, or a second launch",
     ),
+    (
+        "barrier-divergence",
+        "threads of a block wait at one __syncthreads() by way of different calls: move it out of the branch",
+    ),
+    (
+        "shared-race",
+        "results depend on which comes first, the atomic or the read: put __syncthreads() between",
+    ),
+    (
+        "global-race",
+        "results depend on which comes first, the atomic or the read: put a barrier between the two",
+    ),
+    (
+        "global-race",
+        "results depend on how many blocks have come to the atomic before this read: read in a second launch, or in "
+        "the last block, after __threadfence()",
+    ),
+    (
+        "out-of-bounds",
+        "the function wrote past the end of one of its own arrays: check the index and the length",
+    ),
+    ("division-by-zero", "an integer is divided by 0: what a device gives there is not defined"),
+    ("endless-loop", "a loop went on for seconds with no memory access: check the condition that ends it"),
+    ("crash", "the host stopped the thread: a wild pointer, or a function called through one"),
 )
-UNDEFINED_LANE, INDEX_PAST_ARRAY = 13, 14
+UNDEFINED_LANE, INDEX_PAST_ARRAY, BARRIER_ELSEWHERE = 13, 14, 17
+
+# An atomic beside a plain read, which a loop around atomicCAS begins with: wrong only where results depend on the order.
+SUSPECT = frozenset((18, 19, 20))
+
+# Those after which another order of blocks and lanes would only cost the same time again.
+ENDLESS = frozenset({"too-many-accesses", "endless-loop"})
 
 # Those that say where the second thread was: its access of a race, or the collective it waits in.
 OF_TWO = frozenset({"shared-race", "global-race", "barrier-divergence", "missing-lane", "warp-divergence"})
 
 # Those that an address belongs to.
-OF_MEMORY = frozenset((*range(1, 7), 15, 16))
+OF_MEMORY = frozenset((*range(1, 7), 15, 16, *SUSPECT))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -57,7 +57,10 @@ _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:
 _EXTERN_SHARED = re.compile(
     r"extern\s+((?:(?!__shared__)[^;{}])*?)__shared__\s+([^;\[]*?)(\w+)\s*\[\s*\]\s*;"
 )
-_VARIABLE = re.compile(r"\b__device__\s+(?!const\b|constexpr\b)[^;(){}=]*[=;]")
+_VARIABLE = re.compile(
+    r"\b__device__(?=\s+(?:(?:__align__|alignas)\s*\(\w+\)\s*)?(?!const\b|constexpr\b)"
+    r"[^;(){}=]*?\b(\w+)\s*(?:\[[^;(){}=]*\]\s*)*[=;])"
+)
 _BEFORE_NAME = frozenset(("__launch_bounds__", "__align__", "__maxnreg__", "__block_size__", "__attribute__"))
 _ELEMENTS = ("other", "signed", "unsigned", "float", "half", "bf16", "bool")
 
@@ -67,6 +70,7 @@ _FLAGS = (
     "-fno-ipa-sra",
     "-fsanitize=bounds",
     "-fno-strict-aliasing",
+    "-fstack-protector-strong",  # a local array written past its end
     "-Wno-subobject-linkage",
 )
 
@@ -101,7 +105,7 @@ class HandwrittenKernel:
     declared: Declared
     parameters: tuple[Parameter, ...]
     emulated: EmulatedKernel
-    variables: bool  # the file has __device__ variables, which outlive a launch
+    variables: tuple[str, ...]  # the file's __device__ variables, which outlive a launch
 
 
 def compile_handwritten(
@@ -131,8 +135,8 @@ def compile_handwritten(
     except CompileError as error:
         raise _not_compiled(error, file) from error
     emulated = EmulatedKernel(path, own, 0)
-    parameters = tuple(_parameters(emulated, declared, code))
-    return HandwrittenKernel(declared, parameters, emulated, bool(_VARIABLE.search(code)))
+    parameters = tuple(_parameters(emulated, declared, code, file))
+    return HandwrittenKernel(declared, parameters, emulated, _variables(code))
 
 
 def without_comments(text: str) -> str:
@@ -164,7 +168,8 @@ def refuse(text: str, code: str, file: str) -> None:
 
 
 def kernels_of(code: str) -> list[Declared]:
-    """The `__global__` functions that a text without comments defines, in their order."""
+    """The `__global__` functions that a text without comments defines, in their order; none that a macro makes."""
+    code = _DIRECTIVE.sub(lambda m: _blank(m.group()), code)
     found = (_declared(code, m.end()) for m in re.finditer(r"\b__global__\b", code))
     return [declared for declared, defined in (f for f in found if f) if defined]
 
@@ -201,6 +206,11 @@ def _choose(code: str, kernel: str | None, file: str) -> tuple[Declared, str]:
     known = kernels_of(code)
     names = tuple(dict.fromkeys(k.name for k in known))
     asked = kernel.partition("<")[0].split("::")[-1].strip() if kernel else None
+    made = re.search(r"^[ \t]*#[ \t]*define\b(?:.*\\\n)*.*\b__global__\b", code, re.MULTILINE)
+    if made and (not known or (asked is not None and asked not in names)):
+        line = code.count("\n", 0, made.start()) + 1
+        shown = code.splitlines()[line - 1].strip()
+        raise CannotCheck(file, line, shown, "a kernel that a macro makes", "write the function out")
     if not known or (asked is None and len(names) > 1) or (asked is not None and asked not in names):
         nearest = difflib.get_close_matches(asked or "", names, 1)
         raise NoSuchKernel(file, kernel or "", names, nearest[0] if nearest else "")
@@ -220,7 +230,7 @@ def _translation_unit(
 ) -> str:
     """The file's device code between CUDA's names and a way in; every line keeps its number."""
     standard = dict.fromkeys(m.group(2) for m in _INCLUDE.finditer(text) if _STANDARD.fullmatch(m.group(2)))
-    own = _INCLUDE.sub("", _without_host_functions(code, text))
+    own = _INCLUDE.sub("", _with_sections(code, _without_host_functions(code, text)))
     own = _EXTERN_SHARED.sub(_dynamic_shared, own)
     includes = "".join(f"#include <{header}>\n" for header in standard)
     macros = "".join(f"#define {n} {v}\n" for n, v in defines.items())
@@ -242,7 +252,31 @@ ONEPASS_VISIBLE OnepassKernel onepass_kernel_0;
 OnepassKernel onepass_kernel_0 = {{onepass_entry, nullptr, nullptr}};
 __attribute__((visibility("default"), used)) auto onepass_known __asm__("onepass_parameters_0")
     = onepass_parameters({expression});
-"""
+{_variable_table(_variables(code))}"""
+
+
+def _variables(code: str) -> tuple[str, ...]:
+    """The `__device__` variables that a text without comments defines."""
+    return tuple(dict.fromkeys(m.group(1) for m in _VARIABLE.finditer(code)))
+
+
+def _with_sections(code: str, text: str) -> str:
+    """Each `__device__` variable in a section of its own, whose bounds the linker knows."""
+    for m in reversed(list(_VARIABLE.finditer(code))):
+        section = f'__attribute__((section("onepass_{m.group(1)}")))'
+        text = text[: m.start()] + section + text[m.end() :]
+    return text
+
+
+def _variable_table(names: Sequence[str]) -> str:
+    """Where each variable begins and ends; null where the compiler has dropped it."""
+    if not names:
+        return ""
+    bounds = [f"__{end}_onepass_{name}" for name in names for end in ("start", "stop")]
+    declared = "".join(
+        f'extern "C" unsigned char {b}[] __attribute__((weak, visibility("hidden")));\n' for b in bounds
+    )
+    return f"{declared}ONEPASS_VISIBLE void* onepass_variables[];\nvoid* onepass_variables[] = {{{', '.join(bounds)}}};\n"
 
 
 def _dynamic_shared(declaration: re.Match[str]) -> str:
@@ -259,20 +293,33 @@ def _not_compiled(error: CompileError, file: str) -> CannotCheck:
     """The host compiler's first complaint about the file, as a refusal at its line."""
     lines = error.source.splitlines()
     name = re.escape(f"0_{error.kernel}.cu")
+    # A template or macro of the headers fails where the file uses it, which the compiler says around its error.
     m = re.search(rf"^{name}:(\d+):(?:\d+:)?\s*(?:fatal )?error: (.*)$", error.message, re.MULTILINE)
-    number = int(m.group(1)) if m else 0
-    what = m.group(2) if m else error.message.strip().splitlines()[0]
+    near = m or re.search(rf"\b{name}:(\d+):", error.message)
+    number = int(near.group(1)) if near else 0
+    said = (
+        m.group(2)
+        if m
+        else re.search(r"(?:error|undefined reference to|multiple definition of):? ?(.*)", error.message)
+    )
+    what = (
+        said
+        if isinstance(said, str)
+        else said.group().strip()
+        if said
+        else error.message.strip().splitlines()[0]
+    )
     shown = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     return CannotCheck(file, number, shown, "this does not compile for the CPU", what)
 
 
-def _parameters(emulated: EmulatedKernel, declared: Declared, code: str) -> Iterator[Parameter]:
+def _parameters(emulated: EmulatedKernel, declared: Declared, code: str, file: str) -> Iterator[Parameter]:
     for name, kind, raw in zip(declared.parameters, declared.kinds, emulated.parameters(), strict=True):
         pointer, read_only, element, element_bytes, nbytes = raw
         if pointer or _ELEMENTS[element] != "other":
             yield Parameter(name, bool(pointer), bool(read_only), _ELEMENTS[element], element_bytes, nbytes)
         else:
-            yield from _fields(code, kind)
+            yield from _fields(code, kind, file)
 
 
 # C types of a struct's fields, by the names that kernels and the prelude give them: element and bytes.
@@ -296,21 +343,46 @@ _FIELD_TYPES: dict[str, tuple[str, int]] = {
     "i8": ("signed", 1),
     "u8": ("unsigned", 1),
     "bool": ("bool", 1),
+    "unsigned int": ("unsigned", 4),
+    "int32_t": ("signed", 4),
+    "uint32_t": ("unsigned", 4),
+    "long": ("signed", 8),
+    "unsigned long": ("unsigned", 8),
+    "unsigned long long": ("unsigned", 8),
+    "int64_t": ("signed", 8),
+    "uint64_t": ("unsigned", 8),
+    "short": ("signed", 2),
+    "int16_t": ("signed", 2),
+    "unsigned short": ("unsigned", 2),
+    "uint16_t": ("unsigned", 2),
+    "char": ("signed", 1),
+    "signed char": ("signed", 1),
+    "int8_t": ("signed", 1),
+    "unsigned char": ("unsigned", 1),
+    "uint8_t": ("unsigned", 1),
+    "nv_bfloat16": ("bf16", 2),
 }
-_FIELD = re.compile(r"\s*(const\s+)?([\w ]+?)\s*(\*?)\s*(?:__restrict__\s*)?(\w+)\s*$")
+_FIELD = re.compile(
+    r"\s*(const\s+)?([\w ]+?)(\s+const)?\s*(\*?)\s*(?:const\s+)?(?:__restrict__\s*)?(\w+)\s*(?:=[^,]*)?$"
+)
 
 
-def _fields(code: str, kind: str) -> Iterator[Parameter]:
-    """The fields of a struct that a kernel takes by value; the last is named "" if the text does not give them."""
+def _fields(code: str, kind: str, file: str) -> Iterator[Parameter]:
+    """The fields of a struct that a kernel takes by value.
+
+    Raises: BadLaunch for a field whose type is no number and no pointer to numbers.
+    """
     body = re.search(rf"\bstruct\s+{re.escape(kind)}\s*{{([^{{}}]*)}}", code)
-    for declaration in (body.group(1) if body else "?;").split(";")[:-1]:
+    for declaration in (body.group(1) if body else f"{kind};").split(";")[:-1]:
         m = _FIELD.match(declaration)
         if m is None or m.group(2) not in _FIELD_TYPES:
-            yield Parameter(kind, False, False, "other", 0, 0)
-            return
+            shown = " ".join(declaration.split())
+            problem = f"the struct {kind} is passed by value, and its field `{shown}` is not understood"
+            remedy = "Give each field a line of its own, a number or a pointer to numbers, and no functions."
+            raise BadLaunch(file, problem, remedy)
         element, nbytes = _FIELD_TYPES[m.group(2)]
-        pointer = bool(m.group(3))
-        yield Parameter(m.group(4), pointer, bool(m.group(1)), element, nbytes, 8 if pointer else nbytes)
+        pointer, read_only = bool(m.group(4)), bool(m.group(1) or m.group(3))
+        yield Parameter(m.group(5), pointer, read_only, element, nbytes, 8 if pointer else nbytes)
 
 
 # Reading C++ as far as needed

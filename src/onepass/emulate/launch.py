@@ -13,7 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from onepass.emulate.faults import INDEX_PAST_ARRAY, KINDS, OF_MEMORY, OF_TWO, UNDEFINED_LANE
+from onepass.emulate.faults import (
+    BARRIER_ELSEWHERE,
+    INDEX_PAST_ARRAY,
+    KINDS,
+    OF_MEMORY,
+    OF_TWO,
+    SUSPECT,
+    UNDEFINED_LANE,
+)
 from onepass.errors import KernelFault
 
 Grid = tuple[int, ...] | int
@@ -236,6 +244,16 @@ class EmulatedKernel:
         each = (ctypes.c_uint32 * 5 * count).from_address(at + 8)
         return [tuple(p) for p in each]
 
+    def variables(self, names: Sequence[str]) -> list[Buffer]:
+        """Of a hand-written kernel: its file's `__device__` variables, those that are used."""
+        if not names:
+            return []
+        bounds = (ctypes.c_void_p * (2 * len(names))).in_dll(self._library, "onepass_variables")
+        pairs = zip(bounds[::2], bounds[1::2], strict=True)
+        return [
+            Buffer(n, low, high - low) for n, (low, high) in zip(names, pairs, strict=True) if low and high
+        ]
+
     def launch(
         self,
         grid: Grid,
@@ -326,7 +344,14 @@ class EmulatedKernel:
             tuple(_site(s) for s in sites[: outcome.sites]),
             self.static_shared_bytes or outcome.thread_shared_bytes,
         )
-        return report, tuple(self._explain(f, items) for f in found[: outcome.faults])
+        return report, tuple(self._explain(f, items) for f in found[: outcome.faults] if not self._doubled(f))
+
+    def _doubled(self, fault: _Fault) -> bool:
+        """Whether threads met at one barrier that the compiler has put into two places."""
+        if fault.kind != BARRIER_ELSEWHERE:
+            return False
+        here, there = self.lines([fault.pc, fault.other_pc])
+        return [number for number, _ in here] == [number for number, _ in there]
 
     def _explain(self, fault: _Fault, items: Sequence[Buffer]) -> KernelFault:
         kind, hint = KINDS[fault.kind]
@@ -343,6 +368,7 @@ class EmulatedKernel:
             hint=hint,
             other_lines=self.lines([fault.other_pc])[0] if fault.other_pc else (),
             undefined=fault.kind == UNDEFINED_LANE,
+            suspect=fault.kind in SUSPECT,
         )
 
     def lines(self, pcs: Sequence[int]) -> list[tuple[tuple[int, str], ...]]:

@@ -3,15 +3,21 @@
 #include "runtime.hpp"
 
 #include <link.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
 
 namespace {
 
 constexpr unsigned max_threads = 1024;
 // libm is called on a fiber's stack, and a kernel that spills may hold a row there; 64 KiB holds both, touched lazily.
 constexpr size_t stack_bytes = 64 << 10;
+constexpr size_t guard_bytes = 64 << 10;  // below all stacks, a page of any host: endless recursion ends there
 constexpr uint64_t max_history_bytes = 1 << 20;  // 52 bytes of history each
 constexpr uint64_t stack_canary = 0x5ca1ab1e0ddba11ull;
 
@@ -27,6 +33,8 @@ struct Fiber {
   int32_t source;    // lane it reads
   uint8_t operation;
   State state;
+  uint8_t depth;        // of calls
+  uint64_t callers[4];  // where the outer functions go on
 };
 
 // Who wrote and read a byte of shared memory last, and when. A block never sees stamps of an older one.
@@ -36,13 +44,13 @@ struct Shadow {
   uint32_t write_pc, read_pc, another_pc;  // in the module
   uint16_t writer, reader, another;        // `another`: who has read it beside the first reader
   uint8_t readers;  // a Readers: who has read it since `read_epoch` began
+  bool atomic;      // written by an atomic last
 };
 
 // The same of a byte of global memory, which keeps its history from block to block.
 struct GlobalShadow : Shadow {
   uint32_t reader_block, reader_block_pc;  // `block_epoch` of the first block that has read it since it was written
   uint16_t reader_block_thread;
-  bool atomic;                             // written by an atomic last
 };
 
 struct Shared {
@@ -53,6 +61,7 @@ struct Shared {
 const Launch* launch;
 Outcome* outcome;
 bool stopped;  // the launch ends: a fault was found that it can't go on after, or enough of them
+volatile bool inside;  // a fiber runs, and not the scheduler or the loader
 void* scheduler;  // the scheduler's saved stack pointer
 char* stacks;
 Fiber fibers[max_threads];
@@ -91,6 +100,7 @@ onepass_switch:
   pushq %r15
   movq %rsp, (%rdi)
   movq %rsi, %rsp
+onepass_resume:
   popq %r15
   popq %r14
   popq %r13
@@ -121,6 +131,7 @@ onepass_switch:
   mov x9, sp
   str x9, [x0]
   mov sp, x1
+onepass_resume:
   ldp x19, x20, [sp]
   ldp x21, x22, [sp, #16]
   ldp x23, x24, [sp, #32]
@@ -141,6 +152,7 @@ constexpr int frame_words = 20;
 #error "the emulator switches stacks on x86-64 and aarch64 only"
 #endif
 extern "C" void onepass_switch(void** save, void* load);
+extern "C" void onepass_resume();  // its second half: what the stack pointer's frame holds goes on
 
 namespace {
 
@@ -172,6 +184,8 @@ void note(FaultKind kind, uint64_t address, uint64_t bytes, uint64_t pc, int32_t
   __builtin_unreachable();
 }
 
+char* stack_of(unsigned i) { return stacks + guard_bytes + i * stack_bytes; }
+
 unsigned thread_number() { return unsigned(current - fibers); }
 
 void enter() {
@@ -183,13 +197,18 @@ void enter() {
 }
 
 void prepare_fiber(unsigned i) {
-  char* low = stacks + i * stack_bytes;
+  char* low = stack_of(i);
   *reinterpret_cast<uint64_t*>(low) = stack_canary;
   void** frame = reinterpret_cast<void**>(low + stack_bytes) - frame_words;
   memset(frame, 0, frame_words * sizeof(void*));
   frame[return_word] = reinterpret_cast<void*>(&enter);
   fibers[i] = Fiber{};
   fibers[i].stack_pointer = frame;
+}
+
+// A loop that only waits must end as well.
+void count_step(uint64_t pc) {
+  if (++accesses > launch->max_accesses) stop(too_many_accesses, 0, 0, pc, 0);
 }
 
 // ---- collectives ----
@@ -249,7 +268,8 @@ bool everyone_here(unsigned warp, uint32_t mask, uint64_t pc) {
     if (f.state != at_warp || f.mask != mask) return false;
   }
   for (unsigned l = 0; l < 32; ++l)
-    if ((mask >> l & 1) && (lanes[l].site != current->site || lanes[l].operation != current->operation))
+    if ((mask >> l & 1) && (lanes[l].operation != current->operation ||
+                            (lanes[l].site != current->site && current->operation != exchange_sync)))
       stop(warp_divergence, 0, 0, pc, int(l), lanes[l].pc - module_low);
   return true;
 }
@@ -267,6 +287,7 @@ uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int sour
     note(undefined_lane, 0, 0, pc, source);
   }
   Fiber& f = *current;
+  count_step(pc);
   f.site = site;
   f.pc = pc;
   f.value = value;
@@ -283,8 +304,18 @@ uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int sour
 
 namespace {
 
+// One line, but perhaps called from two places, or one place that the compiler doubled: the source lines tell.
+void compare_ways(const Fiber& f, const Fiber& other) {
+  if (f.pc != other.pc) note(barrier_elsewhere, 0, 0, f.pc, int(&other - fibers), other.pc - module_low);
+  if (f.depth != other.depth || f.depth > 4) return;
+  for (int d = f.depth; d-- > 0;)
+    if (f.callers[d] != other.callers[d])
+      return note(barrier_elsewhere, 0, 0, f.callers[d], int(&other - fibers), other.callers[d] - module_low);
+}
+
 uint64_t wait_for_all(uint64_t site, uint64_t pc, bool vote) {
   Fiber& f = *current;
+  count_step(pc);
   f.site = site;
   f.pc = pc;
   f.value = vote;
@@ -296,6 +327,7 @@ uint64_t wait_for_all(uint64_t site, uint64_t pc, bool vote) {
   uint64_t votes = 0;
   for (unsigned i = 0; i < threads; ++i) {
     if (fibers[i].site != site) stop(barrier_divergence, 0, 0, f.pc, int(i), fibers[i].pc - module_low);
+    if (launch->max_faults > 1) compare_ways(f, fibers[i]);
     votes += fibers[i].value;
   }
   for (unsigned i = 0; i < threads; ++i) {
@@ -359,20 +391,22 @@ void check_shared(Shared& s, uintptr_t address, uint64_t bytes, bool write, int 
   const unsigned t = thread_number();
   for (uint64_t i = 0; i < bytes; ++i) {
     Shadow& h = s.shadow[address - s.begin + i];
-    const bool written = h.write_epoch >= block_epoch;
+    const bool written = h.write_epoch >= block_epoch, plain = path != atomic_path;
     if (!write && !written) note(unwritten_shared, address + i, bytes, pc, -1);
-    // Atomics race by design; what they leave behind is a write like any other.
-    if (path == atomic_path && !write) continue;
-    if (path != atomic_path && written && !ordered(h.write_epoch, h.write_warp_epoch, h.writer, t))
-      note(shared_race, address + i, bytes, pc, h.writer, h.write_pc);
+    if (!plain && !write) continue;
+    // Atomics race by design. A plain read beside them may be meant as well: a loop around atomicCAS begins with one.
+    if (written && !(h.atomic && !plain) && !ordered(h.write_epoch, h.write_warp_epoch, h.writer, t))
+      note(h.atomic && !write ? atomic_shared_race : shared_race, address + i, bytes, pc, h.writer, h.write_pc);
     if (!write) {
       note_read(h, t, pc);
       continue;
     }
-    if (path != atomic_path && !readers_done(h, t)) {
+    if (!readers_done(h, t)) {
       const bool own = h.reader == t;
-      note(shared_race, address + i, bytes, pc, own ? h.another : h.reader, own ? h.another_pc : h.read_pc);
+      note(plain ? shared_race : atomic_shared_race, address + i, bytes, pc, own ? h.another : h.reader,
+           own ? h.another_pc : h.read_pc);
     }
+    h.atomic = !plain;
     h.write_epoch = epoch;
     h.write_warp_epoch = warp_epoch[t / 32];
     h.write_pc = uint32_t(pc - module_low);
@@ -387,12 +421,12 @@ void check_global(GlobalShadow* history, uint64_t bytes, bool write, int path, u
   const unsigned t = thread_number();
   for (GlobalShadow* h = history; h < history + bytes; ++h) {
     if (path == atomic_path && !write) continue;
-    const bool plain = path != atomic_path, written = plain && h->write_epoch && !h->atomic;
+    const bool plain = path != atomic_path, written = h->write_epoch;
     if (!write) {
       if (written && h->write_epoch < block_epoch)
-        note(block_race, address, bytes, pc, h->writer, h->write_pc);
+        note(h->atomic ? atomic_block_race : block_race, address, bytes, pc, h->writer, h->write_pc);
       else if (written && !ordered(h->write_epoch, h->write_warp_epoch, h->writer, t))
-        note(global_race, address, bytes, pc, h->writer, h->write_pc);
+        note(h->atomic ? atomic_global_race : global_race, address, bytes, pc, h->writer, h->write_pc);
       note_read(*h, t, pc);
       if (!h->reader_block) {
         h->reader_block = block_epoch;
@@ -401,11 +435,12 @@ void check_global(GlobalShadow* history, uint64_t bytes, bool write, int path, u
       }
       continue;
     }
-    if (plain && h->reader_block && h->reader_block != block_epoch)
-      note(block_race, address, bytes, pc, h->reader_block_thread, h->reader_block_pc);
-    else if (plain && !readers_done(*h, t)) {
+    if (h->reader_block && h->reader_block != block_epoch)
+      note(plain ? block_race : atomic_block_race, address, bytes, pc, h->reader_block_thread, h->reader_block_pc);
+    else if (!readers_done(*h, t)) {
       const bool own = h->reader == t;
-      note(global_race, address, bytes, pc, own ? h->another : h->reader, own ? h->another_pc : h->read_pc);
+      note(plain ? global_race : atomic_global_race, address, bytes, pc, own ? h->another : h->reader,
+           own ? h->another_pc : h->read_pc);
     }
     h->write_epoch = epoch;
     h->write_warp_epoch = warp_epoch[t / 32];
@@ -485,6 +520,7 @@ bool just_past_shared(uintptr_t address) {
 }
 
 void access(uintptr_t address, uint64_t bytes, bool write, bool aligned, int path, uint64_t pc) {
+  if (!inside) return;  // the loader, which gives the file's variables their values
   if (address - stack_low < stack_bytes) return;
   if (++accesses > launch->max_accesses) stop(too_many_accesses, address, bytes, pc, 0);
   if (aligned && (address & (bytes - 1))) stop(misaligned, address, bytes, pc, 0);
@@ -498,7 +534,8 @@ void access(uintptr_t address, uint64_t bytes, bool write, bool aligned, int pat
   if (!write && address >= args && address + bytes <= args + launch->args_bytes) return;
   const uintptr_t dynamic = reinterpret_cast<uintptr_t>(onepass_dynamic_shared);
   const bool past_shared = address - dynamic < sizeof onepass_dynamic_shared;
-  if (!past_shared && address >= module_low && address + bytes <= module_high) return;  // __constant__ tables
+  const bool in_module = address >= module_low && address + bytes <= module_high;
+  if (!write && !past_shared && in_module) return;  // __constant__ tables
   stop(out_of_bounds, address, bytes, pc, past_shared || just_past_shared(address) ? -2 : -1);
 }
 
@@ -562,9 +599,18 @@ void* __tsan_memset(void* to, int byte, uint64_t n) {
 }
 // -fsanitize=bounds, which hand-written kernels are compiled with: an index past an array's declared length.
 void __ubsan_handle_out_of_bounds(void*, uint64_t index) { stop(index_past_array, 0, 0, PC, int32_t(index)); }
+// -fstack-protector: a function's local arrays were written past their end.
+void onepass_smashed() __asm__("__stack_chk_fail") ONEPASS_RUNTIME;
+void onepass_smashed() { stop(local_overrun, 0, 0, PC, 0); }
 void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit(void*) {}
+void __tsan_func_entry(void* caller) {
+  if (!inside) return;
+  if (current->depth < 4) current->callers[current->depth] = reinterpret_cast<uint64_t>(caller);
+  ++current->depth;
+}
+void __tsan_func_exit(void*) {
+  if (inside) --current->depth;
+}
 #undef HOOK
 #undef PC
 }
@@ -652,9 +698,11 @@ bool run_warp(unsigned warp, bool backwards) {
       if (i >= threads || fibers[i].state != running) continue;
       current = fibers + i;
       onepass_thread = thread_index(i);
-      stack_low = reinterpret_cast<uintptr_t>(stacks + i * stack_bytes);
+      stack_low = reinterpret_cast<uintptr_t>(stack_of(i));
       ++run;
+      inside = true;
       onepass_switch(&scheduler, current->stack_pointer);
+      inside = false;
       if (*reinterpret_cast<uint64_t*>(stack_low) != stack_canary && !stopped) {
         record(stack_overflow, stack_low, stack_bytes, module_low, 0);
         stopped = true;
@@ -702,8 +750,91 @@ void drop_histories() {
 void drop_fenced() {
   uint64_t kept = 0;
   for (uint64_t i = 0; i < outcome->faults; ++i)
-    if (launch->faults[i].kind != block_race) launch->faults[kept++] = launch->faults[i];
+    if (launch->faults[i].kind != block_race && launch->faults[i].kind != atomic_block_race) launch->faults[kept++] = launch->faults[i];
   outcome->faults = kept;
+}
+
+// ---- what would end the process: a fault of the host, or a loop that never ends ----
+
+constexpr int tick_signal = SIGXCPU;  // nothing else on a host uses it as a clock
+constexpr int idle_ticks = 3;         // seconds of the processor's time with no access, barrier or shuffle
+constexpr int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, tick_signal};
+constexpr int caught_count = sizeof caught / sizeof *caught;
+struct sigaction before[caught_count];
+pid_t launching;  // the thread that runs the kernel
+uint64_t seen_accesses;
+int idle;
+
+pid_t this_thread() { return pid_t(syscall(SYS_gettid)); }
+
+FaultKind of_signal(int signal, uint64_t address) {
+  if (signal == tick_signal) return endless_loop;
+  if (signal == SIGFPE) return division_by_zero;
+  return address - reinterpret_cast<uintptr_t>(stacks) < guard_bytes ? stack_overflow : crash;
+}
+
+bool stuck() {
+  idle = accesses == seen_accesses ? idle + 1 : 0;
+  seen_accesses = accesses;
+  return idle >= idle_ticks;
+}
+
+// Leaves the fiber for good: the scheduler goes on as if it had been switched to.
+void on_signal(int signal, siginfo_t* info, void* context) {
+  const bool ours = launching == this_thread() && inside;
+  if (signal == tick_signal && !(ours && stuck())) return;
+  if (!ours) {  // the host's own: as it would have been, when the instruction is tried again
+    for (int i = 0; i < caught_count; ++i)
+      if (caught[i] == signal) sigaction(signal, &before[i], nullptr);
+    return;
+  }
+  auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  const uint64_t pc = uint64_t(machine.gregs[REG_RIP]);
+  machine.gregs[REG_RSP] = int64_t(reinterpret_cast<uint64_t>(scheduler));
+  machine.gregs[REG_RIP] = int64_t(reinterpret_cast<uint64_t>(&onepass_resume));
+#else
+  const uint64_t pc = machine.pc;
+  machine.sp = reinterpret_cast<uint64_t>(scheduler);
+  machine.pc = reinterpret_cast<uint64_t>(&onepass_resume);
+#endif
+  record(of_signal(signal, reinterpret_cast<uint64_t>(info->si_addr)), 0, 0, pc + 1, 0);
+  stopped = true;
+}
+
+struct Watch {
+  stack_t stack, old_stack;
+  timer_t timer;
+  bool ticking;
+};
+
+void begin_watch(Watch& w) {
+  constexpr size_t bytes = 64 << 10;
+  w.stack = stack_t{};
+  w.stack.ss_sp = malloc(bytes);
+  w.stack.ss_size = bytes;
+  sigaltstack(&w.stack, &w.old_stack);
+  launching = this_thread();
+  idle = 0;
+  struct sigaction action = {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  for (int i = 0; i < caught_count; ++i) sigaction(caught[i], &action, &before[i]);
+  sigevent event = {};
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event.sigev_signo = tick_signal;
+  event._sigev_un._tid = launching;
+  const itimerspec each_second = {{1, 0}, {1, 0}};
+  w.ticking = !timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &w.timer) && !timer_settime(w.timer, 0, &each_second, nullptr);
+}
+
+void end_watch(Watch& w) {
+  if (w.ticking) timer_delete(w.timer);
+  // The clock's handler stays: another thread's launch may still tick, and without one that ends the process.
+  for (int i = 0; i < caught_count; ++i)
+    if (caught[i] != tick_signal) sigaction(caught[i], &before[i], nullptr);
+  sigaltstack(&w.old_stack, nullptr);
+  free(w.stack.ss_sp);
 }
 
 uint64_t next_random(uint64_t& s) {
@@ -726,8 +857,9 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
   last_region = nullptr;
   accesses = 0;
   if (!stacks) {
-    stacks = static_cast<char*>(mmap(nullptr, max_threads * stack_bytes, PROT_READ | PROT_WRITE,
+    stacks = static_cast<char*>(mmap(nullptr, guard_bytes + max_threads * stack_bytes, PROT_READ | PROT_WRITE,
                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    mprotect(stacks, guard_bytes, PROT_NONE);
   }
   const Bounds module = find_module();
   module_low = module.low;
@@ -752,12 +884,16 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
       order[i - 1] = order[j];
       order[j] = keep;
     }
+  Watch watch;
+  begin_watch(watch);
   for (uint64_t i = 0; i < blocks; ++i) {
     const uint64_t b = order[i];
     onepass_block = Index3{uint32_t(b % l->grid.x), uint32_t(b / l->grid.x % l->grid.y),
                            uint32_t(b / (uint64_t(l->grid.x) * l->grid.y))};
-    if (!run_block(l->order_seed && (next_random(random) & 1))) break;
+    const bool backwards = next_random(random) & 1;  // seed 1 runs every block's lanes backwards
+    if (!run_block(l->order_seed == 1 || (l->order_seed && backwards))) break;
   }
+  end_watch(watch);
   free(order);
   drop_histories();
   if (fenced) drop_fenced();

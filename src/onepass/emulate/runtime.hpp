@@ -33,6 +33,14 @@ enum FaultKind : uint32_t {
   index_past_array,
   global_race,
   block_race,
+  barrier_elsewhere,
+  atomic_shared_race,
+  atomic_global_race,
+  atomic_block_race,
+  local_overrun,
+  division_by_zero,
+  endless_loop,
+  crash,
 };
 
 struct Fault {

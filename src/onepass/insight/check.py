@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor
 
 from onepass.emulate import Buffer, HandwrittenKernel, LaunchReport, Parameter, compile_handwritten
+from onepass.emulate.faults import ENDLESS
 from onepass.errors import BadLaunch, KernelFault
 
 Grid = int | tuple[int, ...]
 
-# Ascending, then at random; of seeds 1 to 3 one at least runs a single block's lanes backwards (a test holds it so).
+# Ascending, then blocks at random: seed 1 runs the lanes of all blocks backwards, the others those of half of them.
 ORDERS = (0, 1, 2, 3)
 # What a shuffle from a lane outside its mask gives: large floats of either sign, which neither min nor max drops in both.
 GARBAGE = (0x7149F2CA7149F2CA, 0xF149F2CAF149F2CA)
@@ -55,6 +57,8 @@ _FORMATS = {
     ("half", 2): "e",
     ("bool", 1): "?",
 }
+MAX_GRID, MAX_BLOCK = (2**31 - 1, 65535, 65535), (1024, 1024, 64)  # of every device since sm_30
+MAX_THREADS = 1 << 24  # of a launch; about a microsecond each
 RACES = frozenset({"shared-race", "global-race"})
 _PAD_BYTES = 4096  # before and after each buffer: an overrun must not land in another one
 
@@ -217,7 +221,7 @@ def check_built(
     """As `check_kernel`, of a kernel that is compiled already: one compilation serves many cases."""
     call = _Call(built, _values(built, arguments, file), _sizes(grid), _sizes(block), shared_bytes, file)
     call.fits()
-    runs = [call.run(seed) for seed in orders]
+    runs = list(call.runs(orders))
     first = runs[0]
     if first.counts.static_shared_bytes > MAX_STATIC_SHARED_BYTES:
         raise BadLaunch(
@@ -227,13 +231,16 @@ def check_built(
             "Make the arrays smaller, or take them from extern __shared__ memory.",
         )
     undefined = _undefined_used(call, first) if any(f.undefined for r in runs for f in r.faults) else ()
-    found = [_fault(f) for r in runs for f in r.faults if not f.undefined] + [_fault(f) for f in undefined]
-    faults = _distinct(found)
+    seen = [f for r in runs for f in r.faults]
+    found = [_fault(f) for f in seen if not (f.undefined or f.suspect)] + [_fault(f) for f in undefined]
+    faults = [_at_least_the_kernel(built, f) for f in _distinct(found)]
     if not faults:
         wanted = dict(expected or {})
         if reference is not None:
             wanted |= reference_results(reference, call.values, built.parameters, file)
-        faults = [*_wrong(built, runs, wanted, rtol)] or [*_order_dependent(built, runs, rtol)]
+        depends = [*_order_dependent(built, runs, rtol)]
+        suspects = _distinct([_fault(f) for f in seen if f.suspect]) if depends else []
+        faults = suspects or [*_wrong(built, runs, wanted, rtol)] or _unless_meant(depends, first)
     return CheckReport(
         file,
         built.declared.name,
@@ -274,17 +281,32 @@ class _Call:
 
     def fits(self) -> None:
         """Raise BadLaunch for what no device would launch."""
-        threads = int(np.prod(self.block))
+        threads = math.prod(self.block)
         if not 0 < threads <= 1024:
             raise BadLaunch(self.file, f"block={threads} threads", "A block has 1 to 1024 threads.")
-        if int(np.prod(self.grid)) < 1:
+        blocks = math.prod(self.grid)
+        if blocks < 1:
             raise BadLaunch(self.file, f"grid={self.grid}", "A launch has at least one block.")
+        for name, sizes, most in (("grid", self.grid, MAX_GRID), ("block", self.block, MAX_BLOCK)):
+            if any(s > m for s, m in zip(sizes, most, strict=False)):
+                raise BadLaunch(self.file, f"{name}={sizes}", f"A {name} has at most {most} in x, y and z.")
+        if blocks * threads > MAX_THREADS:
+            remedy = f"It runs {MAX_THREADS}; a few blocks, the last of them not full, show the same faults."
+            raise BadLaunch(self.file, f"{blocks * threads} threads are too many to emulate", remedy)
         if not 0 <= self.shared_bytes <= MAX_SHARED_BYTES:
             raise BadLaunch(
                 self.file,
                 f"shared={self.shared_bytes} bytes; a block may have {MAX_SHARED_BYTES} on sm_90, 49152 everywhere",
                 "Keep less of the row in shared memory, or read it twice.",
             )
+
+    def runs(self, orders: Sequence[int]) -> Iterator[_Run]:
+        """One launch an order, up to one that did not end by itself."""
+        for seed in orders:
+            run = self.run(seed)
+            yield run
+            if any(f.kind in ENDLESS for f in run.faults):
+                return
 
     def run(self, seed: int, garbage: int = GARBAGE[0]) -> _Run:
         """Launch once, on copies of the arguments."""
@@ -302,6 +324,7 @@ class _Call:
             nbytes = held.numel() * held.element_size()
             buffers.append(Buffer(p.name, held.data_ptr(), nbytes, not p.read_only))
         emulated = self.built.emulated.afresh() if self.built.variables else self.built.emulated
+        buffers += emulated.variables(self.built.variables)
         counts, faults = emulated.watch(
             self.grid,
             self.block,
@@ -451,16 +474,25 @@ def _wrong(
                 break
 
 
+def _unless_meant(depends: list[Fault], first: _Run) -> list[Fault]:
+    """Without what depends on the order in a kernel with global atomics, which may mean it."""
+    atomics = any(s.space == "global" and s.direction == "atomic" for s in first.counts.sites)
+    return [] if atomics else depends
+
+
 def _order_dependent(built: HandwrittenKernel, runs: Sequence[_Run], rtol: float | None) -> Iterator[Fault]:
-    """Results that depend on which block comes first; a kernel with global atomics may mean them to."""
-    if any(s.space == "global" and s.direction == "atomic" for s in runs[0].counts.sites):
-        return
+    """Results that depend on which block or lane comes first."""
     for name, output in runs[0].outputs.items():
         problems = (difference(r.outputs[name], output, rtol) for r in runs[1:])
         problem = next((p for p in problems if p), None)
         if problem:
             advice = "blocks or threads write one element, or read what another block writes: use atomics or two launches"
             yield _of_result(built, "order-dependent", f"{name}{problem}", advice)
+
+
+def _at_least_the_kernel(built: HandwrittenKernel, fault: Fault) -> Fault:
+    """With the kernel's line where no better one is known."""
+    return fault if fault.line else replace(fault, line=built.declared.line, text=built.declared.name)
 
 
 def _of_result(built: HandwrittenKernel, kind: str, detail: str, advice: str) -> Fault:
@@ -514,12 +546,32 @@ def reference_results(
     given = {
         n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in values.items()
     }
-    result = reference(**{n: _copied(given[own]) for n, own in names.items()})
-    if isinstance(result, Mapping):
-        return {n: torch.as_tensor(t) for n, t in result.items()}
+    try:
+        result = reference(**{n: _copied(given[own]) for n, own in names.items()})
+    except Exception as error:
+        problem = f"the reference raised {type(error).__name__}: {error}"
+        raise BadLaunch(file, problem, "It gets the arguments that it names, floats as float64.") from error
     outputs = [p.name for p in parameters if p.pointer and not p.read_only]
-    results = result if isinstance(result, tuple | list) else (result,)
-    return {n: torch.as_tensor(t) for n, t in zip(outputs, results, strict=False)}
+    if not isinstance(result, Mapping):
+        results = result if isinstance(result, tuple | list) else (result,)
+        if len(results) > len(outputs):
+            problem = f"the reference returns {len(results)} results; the kernel writes {', '.join(outputs) or 'nothing'}"
+            raise BadLaunch(
+                file, problem, "Return one tensor for each pointer that is not const, in their order."
+            )
+        result = dict(zip(outputs, results, strict=False))
+    return {n: _result(n, t, outputs, file) for n, t in result.items()}
+
+
+def _result(name: str, value: Any, outputs: Sequence[str], file: str) -> Tensor:
+    if name not in outputs:
+        problem = f"the reference returns {name}; the kernel writes {', '.join(outputs) or 'nothing'}"
+        raise BadLaunch(file, problem, "Name what a pointer that is not const leads to.")
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        problem = f"the reference returns {type(value).__name__} for {name}"
+        raise BadLaunch(file, problem, "Return a tensor.") from error
 
 
 def _copied(value: Any) -> Any:

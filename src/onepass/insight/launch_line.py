@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ from onepass.emulate import Parameter
 from onepass.errors import BadLaunch
 
 _LINE = re.compile(r"^[ \t]*//[ \t]*onepass-check(?:\[([\w-]+)\])?:(.*)$", re.MULTILINE)
+MAX_ELEMENTS = 1 << 28  # of a buffer; it is made in eight bytes each
+_MOST_BITS = 64
 _OWN = ("grid", "block", "shared", "kernel", "ref", "rtol")
 _AS_TEXT = ("kernel", "ref")
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -31,7 +34,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: lambda base, exponent: _power(base, exponent),
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
@@ -70,7 +73,7 @@ class Fill:
 
 
 def cases_of(text: str, file: str) -> list[Case]:
-    """The cases that a file's lines give, the unnamed one first.
+    """The cases that a file's lines give, the unnamed one first, unless its lines say no grid and block.
 
     Raises: BadLaunch for a pair that is not one.
     """
@@ -78,7 +81,11 @@ def cases_of(text: str, file: str) -> list[Case]:
     named: dict[str, dict[str, str]] = {}
     for m in _LINE.finditer(text):
         (named.setdefault(m.group(1), {}) if m.group(1) else base).update(pairs_of(m.group(2), file))
-    return [Case("", base), *(Case(n, {**base, **pairs}) for n, pairs in named.items())]
+    cases = [Case(n, {**base, **pairs}) for n, pairs in named.items()]
+    shared_only = bool(cases) and not (
+        {"grid", "block"} & set(base)
+    )  # what the named ones have in common, no launch
+    return cases if shared_only else [Case("", base), *cases]
 
 
 def pairs_of(text: str, file: str) -> dict[str, str]:
@@ -219,9 +226,19 @@ def _called(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
     return Fill(make, offset)
 
 
+def _power(base: Any, exponent: Any) -> Any:
+    if abs(base) > 1 and exponent > _MOST_BITS:
+        raise ValueError("the number is too large")
+    return base**exponent
+
+
 def _shape(sizes: Sequence[Any]) -> tuple[int, ...]:
     if not sizes or any(isinstance(s, Tensor) or s != int(s) or s < 0 for s in sizes):
         raise ValueError(f"{tuple(sizes)} is no shape")
+    if math.prod(int(s) for s in sizes) > MAX_ELEMENTS:
+        raise ValueError(
+            f"a buffer of {tuple(sizes)} is too large to emulate: it holds {MAX_ELEMENTS} elements"
+        )
     return tuple(int(s) for s in sizes)
 
 

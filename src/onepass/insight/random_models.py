@@ -17,7 +17,7 @@ def transformers_model(
 ) -> tuple[torch.nn.Module, tuple[Any, ...]]:
     """A model of a type, such as ``bert``, ``gpt2`` or ``llama``, in evaluation mode, and tokens for it.
 
-    Raises: BadUserFile for a type that transformers lacks, one that takes no tokens, or a dtype that is not known.
+    Raises: BadUserFile for a type that transformers lacks, one that takes no tokens, a dtype or a device that is not there.
     """
     try:
         import transformers
@@ -38,7 +38,10 @@ def transformers_model(
         raise BadUserFile(f"hf:{kind}", "it takes no tokens", "Build it in a file: FILE.py:BUILD.")
     if layers:
         config.num_hidden_layers = layers
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    here = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    if device and device.partition(":")[0] not in here:
+        raise BadUserFile(f"hf:{kind}", f"there is no device {device} here", f"Here: {', '.join(here)}.")
+    where = torch.device(device or here[-1])
     torch.manual_seed(0)
     with where:
         model: torch.nn.Module = transformers.AutoModel.from_config(config)  # type: ignore[no-untyped-call]

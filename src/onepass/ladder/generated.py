@@ -16,7 +16,7 @@ from onepass.capture.absent import generate_graph
 from onepass.codegen.arguments import Field
 from onepass.codegen.emit import Source
 from onepass.device import Device
-from onepass.errors import BadLadder, BadRung
+from onepass.errors import BadLadder, NotAtThisShape
 from onepass.ir.symbol import Poly
 from onepass.ladder.rungs import Operator
 from onepass.plan.schedules.row import RowSchedule
@@ -39,14 +39,14 @@ def generate(
 ) -> Generated:
     """The kernel that a PyTorch function of the operator's inputs becomes at a shape.
 
-    Raises: BadLadder where that is not one kernel, BadRung where it is one that does not hold rows.
+    Raises: BadLadder where that is not one kernel, NotAtThisShape where it is one that does not hold rows.
     """
     plan = generate_graph(device.name, _traced(function, operator, rows, cols)).plan
     if len(plan.kernels) != 1:
         raise BadLadder(operator.name, f"its function becomes {len(plan.kernels)} kernels")
     source, schedule = plan.kernels[0].source, plan.kernels[0].schedule
     if not isinstance(schedule, RowSchedule):
-        raise BadRung(
+        raise NotAtThisShape(
             operator.name,
             f"at {cols} columns it is written as {schedule.family}, which the ladder can't launch",
             "Choose smaller --cols.",

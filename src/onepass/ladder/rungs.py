@@ -218,12 +218,30 @@ def _check(ladder: Ladder) -> None:
         if rung.file and not (ladder.folder / rung.file).is_file():
             raise ValueError(f"rung {rung.name}: no file {rung.file}")
         operator = ladder.operators[rung.operator]
+        _understood(rung, operator)
         tensors = {*operator.inputs, *operator.outputs, *rung.scratch}
         for launch in rung.launches:
             if unknown := [a for a in launch.arguments if a not in tensors]:
                 raise ValueError(
                     f"rung {rung.name}: {launch.kernel} takes {', '.join(unknown)}, which is no tensor"
                 )
+
+
+def _understood(rung: Rung, operator: Operator) -> None:
+    """Raises: ValueError for an expression with a name or a sign that there is not; a shape may still be no rung's."""
+    try:
+        names = rung.names(64, 256)
+        grids = [text for launch in rung.launches for text in (launch.grid, launch.block)]
+        for text in (rung.requires, rung.chain, rung.atomics, rung.waits, *rung.scratch.values(), *grids):
+            if text:
+                evaluate(str(text), names)
+        for text in (operator.flops, operator.unfused_bytes):
+            if text:
+                evaluate(str(text), {"rows": 64, "cols": 256})
+    except ValueError as error:
+        raise ValueError(f"rung {rung.name}: {error}") from None
+    except ArithmeticError:
+        pass
 
 
 @cache

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onepass.device import Device
-from onepass.errors import BadRung
+from onepass.emulate.handwritten import kernels_of, without_comments
+from onepass.errors import BadRung, NotAtThisShape
 from onepass.ladder.expression import evaluate
 from onepass.ladder.generated import generate
 from onepass.ladder.rungs import Ladder, Launch, Rung
@@ -18,6 +19,10 @@ _ENTRY = re.compile(r"__global__\s+void\s*(?:__launch_bounds__\s*\([^;{]*?\)\s*\
 _LAUNCH = re.compile(
     r"^//\s*launch:\s*grid\s*=\s*(?P<grid>.+?)\s+block\s*=\s*(?P<block>.+?)\s*$", re.MULTILINE
 )
+
+
+_LAUNCH_LINE = re.compile(r"^//\s*launch\s*:.*$", re.MULTILINE)
+MAX_THREADS = 1024  # of a block, on every device
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,11 @@ class Steps:
 def steps_of(ladder: Ladder, rung: Rung, rows: int, cols: int, device: Device) -> Steps:
     """A rung at a shape; a generated one is written for `device`.
 
-    Raises: BadRung where the shape does not meet what the rung requires.
+    Raises: NotAtThisShape where the shape does not meet what the rung requires, BadRung for a launch of no size.
     """
     names = rung.names(rows, cols)
     if not evaluate(rung.requires, names):
-        raise BadRung(
+        raise NotAtThisShape(
             rung.file or rung.name, f"it requires {rung.requires}, and cols is {cols}", "Choose other --cols."
         )
     if rung.generated:
@@ -69,7 +74,7 @@ def steps_of(ladder: Ladder, rung: Rung, rows: int, cols: int, device: Device) -
     text = specialised(ladder.text(rung), cols)
     scratch = {name: int(evaluate(size, names)) for name, size in rung.scratch.items()}
     return Steps(
-        tuple(_step(launch, text, names) for launch in rung.launches),
+        tuple(_step(rung, launch, text, names) for launch in rung.launches),
         scratch,
         float(evaluate(rung.chain, names)),
     )
@@ -81,20 +86,33 @@ def specialised(text: str, cols: int) -> str:
     return f"{defined}#line 1\n{text}"
 
 
-def _step(launch: Launch, text: str, names: Mapping[str, int]) -> Step:
+def _step(rung: Rung, launch: Launch, text: str, names: Mapping[str, int]) -> Step:
     return Step(
         launch.kernel,
         text,
-        int(evaluate(launch.grid, names)),
-        int(evaluate(launch.block, names)),
+        _size(rung, "grid", launch.grid, names, 2**31 - 1),
+        _size(rung, "block", launch.block, names, MAX_THREADS),
         (*launch.arguments, names["rows"], names["cols"]),
     )
 
 
+def _size(rung: Rung, what: str, text: str, names: Mapping[str, int], most: int) -> int:
+    """Raises: BadRung for what no device launches or nobody understands."""
+    known = ", ".join(f"{n} = {v}" for n, v in names.items())
+    try:
+        size = int(evaluate(text, names))
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise BadRung(rung.file or rung.name, f"{what}={text}: {error}", f"Known are {known}.") from None
+    if not 1 <= size <= most:
+        raise BadRung(
+            rung.file or rung.name, f"{what}={text} is {size} where {known}", f"A {what} is 1 to {most}."
+        )
+    return size
+
+
 def _generated(ladder: Ladder, rung: Rung, rows: int, cols: int, device: Device) -> Steps:
-    made = generate(
-        ladder.function(f"generate_{rung.generated}"), ladder.operators[rung.operator], rows, cols, device
-    )
+    function, operator = ladder.function(f"generate_{rung.generated}"), ladder.operators[rung.operator]
+    made = generate(function, operator, rows, cols, device)
     step = Step(
         made.source.name,
         made.source.text,
@@ -105,6 +123,23 @@ def _generated(ladder: Ladder, rung: Rung, rows: int, cols: int, device: Device)
         block_struct=True,
     )
     return Steps((step,), {}, made.chain)
+
+
+def _takes_the_same(path: Path, text: str, kernel: str, usual: Launch, against: Rung) -> None:
+    """Raises: BadRung for another number of parameters, or a launch line that would be passed over."""
+    line = _LAUNCH_LINE.search(text)
+    if line and not _LAUNCH.search(text):
+        raise BadRung(
+            str(path), f"`{line.group().strip()}` is no launch", "Write // launch: grid=rows block=128"
+        )
+    declared = next((k for k in kernels_of(without_comments(text)) if k.name == kernel), None)
+    wanted = (*usual.arguments, "rows", "cols")
+    if declared and len(declared.parameters) != len(wanted):
+        raise BadRung(
+            str(path),
+            f"{kernel} takes {', '.join(declared.parameters) or 'nothing'}; {against.name} takes {', '.join(wanted)}",
+            "Take what that rung takes, in its order: it is called the same way.",
+        )
 
 
 def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
@@ -134,6 +169,7 @@ def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
         )
     said = _LAUNCH.search(text)
     usual = against.launches[0]
+    _takes_the_same(path, text, kernels[0], usual, against)
     grid, block = (said["grid"], said["block"]) if said else (usual.grid, usual.block)
     launch = Launch(kernels[0], usual.arguments, grid, block)
     rung = replace(

@@ -58,3 +58,76 @@ def warp_functions(x):
 
 def reversed_rows(x):
     return {"x": x.flip(-1), "negative": (x < 0).any().int().reshape(1)}
+
+
+def affine(x, a):
+    return a * x + 1
+
+
+def twice(x):
+    return 2 * x
+
+
+def poly(x):
+    return 1 + 0.5 * x + 0.25 * x**2 + 0.125 * x**3
+
+
+def matmul(a, b):
+    return a @ b
+
+
+def largest(x):
+    return x.max().reshape(1)
+
+
+def positives_before(x):
+    p = (x > 0).int()
+    return (p.cumsum(0) - p).int()
+
+
+def prefix(x):
+    return x.cumsum(0)
+
+
+def sum_rows(x):
+    return x.sum(-1)
+
+
+def scale2(a, factor):
+    return a * factor
+
+
+def swap_halves(x):
+    return x.roll(16)
+
+
+def relu_plus(x):
+    return x.clamp(min=0) / 2 + 1
+
+
+def exponential(x):
+    return x.exp()
+
+
+def any_large(x):
+    return (x > 1).any().int().reshape(1)
+
+
+def last_y(x):
+    return {"y": x.sum().reshape(1)}
+
+
+def eights(x):
+    return x.view(8, 8).sum(-1)
+
+
+def two_sums(x):
+    return torch.stack([x[:32].sum(), x[32:].sum()])
+
+
+def gelu(x):
+    return torch.nn.functional.gelu(x)
+
+
+def softmax_in_place(x):
+    return x.softmax(-1)
