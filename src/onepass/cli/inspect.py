@@ -38,10 +38,10 @@ def inspect(
     ] = False,
 ) -> None:
     """Show registers, spills, shared memory, occupancy and machine code of GPU kernels. Needs no GPU."""
-    from onepass.insight.gate import broken, read_gate
+    from onepass.insight.gate import INSPECT, broken, read_gate
 
     output = Output.open(json)
-    rules = read_gate(gate) if gate is not None else ()
+    rules = read_gate(gate, "inspect", INSPECT) if gate is not None else ()
     archs = [a.strip() for a in arch.split(",") if a.strip()]
     found = _found(output, target, archs, include or [], kernel, block, shared)
     output.text(found.verdict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -58,15 +59,19 @@ class Rule:
         return f"{self.quantity}{self.compare}{self.value:g}"
 
 
-def read_gate(text: str) -> tuple[Rule, ...]:
-    """The rules of a gate, at least one.
+def read_gate(text: str, verb: str, has: Sequence[str]) -> tuple[Rule, ...]:
+    """The rules of a gate, at least one, about what a verb has.
 
-    Raises: BadGate for a gate without a rule, a rule that can't be read, an unknown quantity.
+    Raises: BadGate for a gate without a rule, a rule that can't be read, a quantity that is unknown or another verb's.
     """
     parts = [p.strip() for p in text.split(",") if p.strip()]
     if not parts:
         raise BadGate(text, "it has no rule", 'Write one, for example "spill_bytes==0, registers<=64".')
-    return tuple(_rule(text, part) for part in parts)
+    rules = tuple(_rule(text, part) for part in parts)
+    for rule in rules:
+        if rule.quantity not in has:
+            raise BadGate(text, f"`onepass {verb}` has no {rule.quantity}", f"It has {', '.join(has)}.")
+    return rules
 
 
 def _rule(text: str, part: str) -> Rule:
@@ -75,12 +80,14 @@ def _rule(text: str, part: str) -> Rule:
         value = float(found[3]) if found else None
     except ValueError:
         value = None
-    if found is None or value is None:
+    if found is None or value is None or not math.isfinite(value):
         raise BadGate(
-            text, f"{part!r} is no rule", f"Write QUANTITY, one of {' '.join(_COMPARE)}, and a number."
+            text,
+            f"{part!r} is no rule",
+            f"Write QUANTITY, one of {' '.join(_COMPARE)}, and a number; between rules a comma.",
         )
     if found[1] not in QUANTITIES:
-        nearest = difflib.get_close_matches(found[1], QUANTITIES, 3)
+        nearest = difflib.get_close_matches(found[1].lower(), QUANTITIES, 3)
         said = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
         raise BadGate(text, f"unknown quantity {found[1]!r}", f"{said}Known are {', '.join(QUANTITIES)}.")
     return Rule(found[1], found[2], value)

@@ -177,8 +177,13 @@ class Inspection:
         )
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """What a gate judges, by kernel and architecture."""
-        return {f"{short(k.name)} on {k.arch}": k.to_dict() for k in self.kernels}
+        """What a gate judges, by kernel and architecture; kernels of one name, as overloads, each for itself."""
+        found: dict[str, dict[str, Any]] = {}
+        for k in self.kernels:
+            name = f"{short(k.name)} on {k.arch}"
+            name = name if name not in found else f"{demangle(k.name)} on {k.arch}"
+            found[name if name not in found else f"{name}, number {len(found) + 1}"] = k.to_dict()
+        return found
 
 
 # Files
@@ -199,7 +204,10 @@ def inspect_file(
     for arch in archs:
         of_arch(arch)
     kind, read = _reader(path)
-    found = read(path, tuple(archs), tuple(include))
+    try:
+        found = read(path, tuple(dict.fromkeys(archs)), tuple(include))
+    except OSError as error:
+        raise BadUserFile(str(path), f"can't be read: {error.strerror or error}", "Name a file that can.") from error
     if threads is not None:
         found = [replace(k, threads=threads, threads_from="as asked") for k in found]
     if dynamic_shared_bytes:
@@ -217,28 +225,38 @@ def picked(path: str, found: Sequence[KernelFacts], kernel: str) -> tuple[Kernel
         )
     if not kernel:
         return tuple(found)
-    names = {name: k for k in found for name in (k.name, demangle(k.name), _plain(k.name))}
+    names = {name: k for k in found for name in _names_of(k)}
     if kernel not in names:
         nearest = difflib.get_close_matches(kernel, names, 3)
         said = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
         have = ", ".join(dict.fromkeys(demangle(k.name) for k in found))
         raise BadUserFile(path, f"has no kernel {kernel!r}", f"{said}It has {have}.")
-    return tuple(k for k in found if kernel in (k.name, demangle(k.name), _plain(k.name)))
+    return tuple(k for k in found if kernel in _names_of(k))
+
+
+def _names_of(k: KernelFacts) -> tuple[str, ...]:
+    """What a kernel may be called by: in the machine code, in C++ with and without its arguments, by its name alone."""
+    return k.name, demangle(k.name), short(k.name), _plain(k.name)
 
 
 Reader = Callable[[Path, tuple[str, ...], tuple[Path, ...]], list[KernelFacts]]
 
 
 def _reader(path: Path) -> tuple[str, Reader]:
-    if path.is_dir() or path.suffix == ".json":
+    try:
+        exists, folder = path.exists(), path.is_dir()
+    except (OSError, ValueError) as error:  # a name that no file can have, a folder that can't be entered
+        raise BadUserFile(str(path), f"can't be read: {error}", "Name a file that can.") from error
+    if folder or (exists and path.suffix == ".json"):
         return "Triton cache entry", _triton
     if not path.is_file():
-        raise BadUserFile(str(path), "no such file", f"Looked from {Path.cwd()}.")
+        problem = "is no plain file" if exists else "no such file"
+        raise BadUserFile(str(path), problem, f"Looked from {Path.cwd()}.")
     if path.suffix in (".cu", ".cuh"):
         return "CUDA C++ source", _source
     if path.suffix == ".ptx":
         return "PTX", _ptx
-    head = path.read_bytes()[:64]
+    head = _head(path)
     if binaries.arch_of(head):
         return ("Triton cache entry", _triton) if path.with_suffix(".json").is_file() else ("cubin", _cubin)
     if head[:4] in (ELF, FATBIN):
@@ -250,18 +268,38 @@ def _reader(path: Path) -> tuple[str, Reader]:
     )
 
 
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError as error:
+        raise BadUserFile(str(path), f"can't be read: {error.strerror}", "Name a file that can.") from error
+
+
 def _source(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[KernelFacts]:
-    text = path.read_text()
+    text = text_of(path)
+    missing = [str(folder) for folder in include if not folder.is_dir()]
+    if missing:
+        raise BadUserFile(", ".join(missing), "no such folder of headers", f"Looked from {Path.cwd()}.")
     return [k for arch in archs or ("sm_90",) for k in inspect_source(text, path, arch, include)]
+
+
+def text_of(path: Path) -> str:
+    """A text as a compiler takes it: bytes that are no UTF-8 may stand in its comments. Raises: BadUserFile."""
+    content = path.read_bytes()
+    if b"\0" in content:
+        raise BadUserFile(str(path), "is no text: it holds bytes of value 0", "Name a source in ASCII or UTF-8.")
+    return content.decode("utf-8-sig", errors="replace")
 
 
 def inspect_source(text: str, path: Path, arch: str, include: Sequence[Path] = ()) -> list[KernelFacts]:
     """The kernels of a CUDA C++ text, compiled by NVRTC. Raises: BadUserFile with the numbered lines; NoNvrtc."""
     options = tuple(f"--include-path={p}" for p in (path.resolve().parent, *include, *_headers(arch)))
+    name = re.sub(r"[^\w.+-]|[^\x00-\x7f]", "_", path.stem)  # of line information, which the tools garble otherwise
     try:
-        cubin, log = compile_text(text, path.stem, arch, options)
+        cubin, log = compile_text(text, name, arch, options)
         needs_ptx = "__launch_bounds__" in text or _number(arch) < OLDEST_READABLE
-        ptx = compile_ptx(text, path.stem, arch, options) if needs_ptx else ""
+        ptx = compile_ptx(text, name, arch, options) if needs_ptx else ""
     except CompileError as error:
         raise BadUserFile(str(path), error.what(), _compile_advice(error.message)) from error
     return _of_cubin(cubin, arch, resources_by_kernel(log), ptx)
@@ -334,7 +372,7 @@ def _kernels_in(cubin: bytes) -> list[str]:
 
 
 def _ptx(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[KernelFacts]:
-    text = path.read_text()
+    text = text_of(path)
     return [k for a in archs or (binaries.target_of(text) or "sm_90",) for k in _ptx_for(text, path, a)]
 
 
@@ -344,9 +382,15 @@ def _ptx_for(text: str, path: Path, arch: str) -> list[KernelFacts]:
         raise BadUserFile(
             str(path), f"is written for {target}, which {arch} does not run", f"Ask for {target} or later."
         )
+    if target and target[-1] in "af" and target != arch:
+        raise BadUserFile(
+            str(path), f"is written for {target} alone, not for {arch}", "Leave --arch out, or compile it for that."
+        )
     made = binaries.assemble(path, arch)
     if isinstance(made, tuple):
         return _of_cubin(made[0], arch, resources_by_kernel(made[1]), text)
+    if fault := binaries.fault_in_ptx(made):
+        raise BadUserFile(str(path), f"does not assemble for {arch}: {fault}", "Correct it, or write it anew.")
     bounds = ptx_threads(text)
     return [
         KernelFacts(
@@ -375,6 +419,10 @@ def _cubin(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> lis
         raise BadUserFile(
             str(path), f"is for {arch}, not for {', '.join(archs)}", f"Leave --arch out or say {arch}."
         )
+    if binaries.is_cut_off(code):
+        raise BadUserFile(str(path), "is a cubin that was cut off", "Write it anew.")
+    if binaries.tool("cuobjdump") and isinstance(said := binaries.usage(code, arch), str):
+        raise BadUserFile(str(path), f"is a cubin that cuobjdump does not read: {said}", "Write it anew.")
     return _of_cubin(code, arch)
 
 
@@ -486,7 +534,7 @@ def inspect_generated(
     from onepass.insight.generated import generate
 
     found: list[KernelFacts] = []
-    for arch in archs or ("sm_90",):
+    for arch in dict.fromkeys(archs) or ("sm_90",):
         for built in generate(arch, function, inputs).kernels:
             schedule: Any = built.schedule
             for k in inspect_source(built.source.text, Path(built.source.name), arch):
@@ -527,12 +575,18 @@ def _cxx() -> Any:
 
 def short(name: str) -> str:
     """A C++ name as written, without its arguments; a template's stay."""
-    return re.sub(r"\(.*$", "", demangle(name).removeprefix("void "))
+    written = demangle(name).removeprefix("void ")
+    depth = 0
+    for at, c in enumerate(written):
+        if c == "(" and depth == 0 and not written.startswith("(anonymous namespace)", at):
+            return written[:at]
+        depth += (c in "<(") - (c in ">)")
+    return written
 
 
 def _plain(name: str) -> str:
     """The name alone, without its arguments and template's."""
-    return re.split(r"[<(]", demangle(name).removeprefix("void "))[0].rpartition("::")[2]
+    return re.split(r"[<(]", short(name).replace("(anonymous namespace)", ""))[0].rpartition("::")[2]
 
 
 def _access_dict(a: Access) -> dict[str, Any]:
