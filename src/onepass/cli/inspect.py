@@ -86,7 +86,7 @@ def _found(
 
 def show(output: Output, found: Inspection) -> None:
     """Two tables: what a kernel takes, and what its code holds."""
-    from onepass.insight.inspect import IN_FLIGHT_RULE, STATIC_RULE
+    from onepass.insight.inspect import EXECUTED_RULE, IN_FLIGHT_RULE, STATIC_RULE
 
     takes = Table("kernel", "arch", box=None, pad_edge=False)
     for name in ("registers", "spills st/ld B", "stack B", "shared B", "barriers", "threads", "warp occ."):
@@ -103,8 +103,34 @@ def show(output: Output, found: Inspection) -> None:
         output.text(f"- {said}")
     output.console.print()
     output.console.print(holds)
-    for note in dict.fromkeys((*(m for k in found.kernels for m in k.missing), STATIC_RULE, IN_FLIGHT_RULE)):
+    executes = _executes(found)
+    if executes.row_count:
+        output.console.print()
+        output.console.print(executes)
+    rules = (STATIC_RULE, IN_FLIGHT_RULE, *((EXECUTED_RULE,) if executes.row_count else ()))
+    for note in dict.fromkeys((*(m for k in found.kernels for m in k.missing), *rules)):
         output.text(f"- {note}")
+
+
+def _executes(found: Inspection) -> Table:
+    """What is executed a row, of the kernels that the emulator ran."""
+    from onepass.insight.inspect import short
+
+    table = Table("kernel", "arch", box=None, pad_edge=False)
+    for name in (
+        "barriers a row",
+        "memory instr. a row",
+        "shared instr. a row",
+        "B read a row",
+        "B written a row",
+    ):
+        table.add_column(name, justify="right")
+    table.add_column("run")
+    for k in found.kernels:
+        if e := k.executed:
+            counts = (e.barriers, e.memory_instructions, e.shared_instructions, e.read_bytes, e.written_bytes)
+            table.add_row(short(k.name), k.arch, *(f"{n / e.rows:.6g}" for n in counts), e.case)
+    return table
 
 
 def _cliffs(k: KernelFacts) -> list[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from onepass.errors import BadUserFile, HostTooSlow, OnepassError
 from onepass.insight.roof import Roof, roofs
+from onepass.insight.wide import in_float64, is_narrow
 from onepass.runtime import timer
 from onepass.runtime.timer import Spread
 
@@ -160,7 +161,9 @@ def task(
             )
     twice = sorted({n for names in (reads, writes) for n in names if list(names).count(n) > 1})
     if twice:
-        raise BadUserFile(file, f"{', '.join(twice)} is named twice: its bytes would count twice", "Name it once.")
+        raise BadUserFile(
+            file, f"{', '.join(twice)} is named twice: its bytes would count twice", "Name it once."
+        )
     both = [n for n in reads if n in writes]
     if both:
         raise BadUserFile(
@@ -185,7 +188,9 @@ def task(
         )
     if not any(arguments[n].numel() for n in reads):
         raise BadUserFile(
-            file, "no tensor of --reads has an element: nothing is moved", "Let example_inputs() give larger ones."
+            file,
+            "no tensor of --reads has an element: nothing is moved",
+            "Let example_inputs() give larger ones.",
         )
     return Task(name, file, function, arguments, tuple(reads), tuple(writes), reference)
 
@@ -193,7 +198,9 @@ def task(
 def _usable(file: str, named: Mapping[str, Tensor]) -> None:
     """Tensors of memory, on one device, of those that can be timed. Raises: BadUserFile."""
     devices = {str(x.device): n for n, x in named.items()}
-    strange = [n for n, x in named.items() if x.device.type not in ("cpu", "cuda") or x.layout != torch.strided]
+    strange = [
+        n for n, x in named.items() if x.device.type not in ("cpu", "cuda") or x.layout != torch.strided
+    ]
     if strange:
         x = named[strange[0]]
         raise BadUserFile(
@@ -287,7 +294,9 @@ class _Run:
         try:
             wanted = inspection.signature(reference).parameters
             named = {n: v for n, v in wide.items() if n in wanted}
-            result = reference(**named) if len(named) == len(wide) else reference(*wide.values())
+            by_name = len(named) == len(wide)
+            values, names = ((), named) if by_name else (tuple(wide.values()), {})
+            result = in_float64(reference, *values, narrow=is_narrow(tuple(given.values())), **names)
         except OnepassError:
             raise
         except (Exception, SystemExit) as error:

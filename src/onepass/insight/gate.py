@@ -39,6 +39,9 @@ INSPECT = (
     "widest_load_bits",
     "widest_store_bits",
     "bytes_in_flight",
+    "barriers_per_row",
+    "memory_instructions_per_row",
+    "bytes_per_row",
 )
 BENCH = ("median_us", "iqr_us", "gbps", "roof_gbps", "attained", "ideal_bytes")
 QUANTITIES = (*INSPECT, *BENCH)

@@ -19,6 +19,7 @@ from onepass.device import limits_of, of_arch
 from onepass.errors import BadUserFile, CompileError
 from onepass.insight import binaries
 from onepass.insight.binaries import ELF, FATBIN, Image
+from onepass.insight.executed import Executed, counted, of_built, of_text
 from onepass.runtime.nvrtc import compile_ptx, compile_text, folders
 
 SCHEMA = "onepass.inspect/1"
@@ -32,6 +33,11 @@ IN_FLIGHT_RULE = (
     "walked once from top to bottom"
 )
 STATIC_RULE = "counts are static: how often an instruction stands in the text, whatever loops execute"
+EXECUTED_RULE = (
+    "executed: run in the emulator; memory instructions are those of a warp to global memory, bytes those of every load "
+    "and store, whether a cache serves it or not"
+)
+EXECUTED = ("barriers_per_row", "memory_instructions_per_row", "bytes_per_row")
 SPILLS_UNKNOWN = "spills: only the compiler tells them, and this file holds its result."
 
 
@@ -56,6 +62,7 @@ class KernelFacts:
     threads: int
     threads_from: str
     missing: tuple[str, ...] = ()
+    executed: Executed | None = None
 
     @property
     def spill_bytes(self) -> int | None:
@@ -121,6 +128,8 @@ class KernelFacts:
             "widest_load_bits": self.widest_bits("load"),
             "widest_store_bits": self.widest_bits("store"),
             "bytes_in_flight": code.bytes_in_flight if code else None,
+            "executed": self.executed.to_dict() if self.executed else None,
+            **{name: getattr(self.executed, name) if self.executed else None for name in EXECUTED},
             "lines": _lines(code) if code else [],
             "missing": list(self.missing),
         }
@@ -140,7 +149,7 @@ class Inspection:
             "file": self.file,
             "kind": self.kind,
             "verdict": self.verdict,
-            "rules": [STATIC_RULE, IN_FLIGHT_RULE],
+            "rules": [STATIC_RULE, IN_FLIGHT_RULE, EXECUTED_RULE],
             "kernels": [k.to_dict() for k in self.kernels],
         }
 
@@ -207,12 +216,39 @@ def inspect_file(
     try:
         found = read(path, tuple(dict.fromkeys(archs)), tuple(include))
     except OSError as error:
-        raise BadUserFile(str(path), f"can't be read: {error.strerror or error}", "Name a file that can.") from error
+        raise BadUserFile(
+            str(path), f"can't be read: {error.strerror or error}", "Name a file that can."
+        ) from error
     if threads is not None:
         found = [replace(k, threads=threads, threads_from="as asked") for k in found]
     if dynamic_shared_bytes:
         found = [replace(k, dynamic_shared_bytes=dynamic_shared_bytes) for k in found]
-    return Inspection(str(path), kind, picked(str(path), found, kernel))
+    chosen = picked(str(path), found, kernel)
+    return Inspection(str(path), kind, _with_executed(path, chosen) if read is _source else chosen)
+
+
+def _with_executed(path: Path, found: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
+    """A source's kernels with what they execute, where a line of it says how they are launched."""
+    text = text_of(path)
+    counts: dict[str, Executed | str] = {}
+    for name in dict.fromkeys(k.name for k in found):
+        called = short(name).removeprefix("(anonymous namespace)::")
+        counts[name] = counted(lambda called=called: of_text(text, path.name, called))  # type: ignore[misc]
+    return tuple(_counting(k, counts[k.name]) for k in found)
+
+
+def _launched(k: KernelFacts, counts: Executed) -> KernelFacts:
+    """With the block that the file launches, where nothing else told of one."""
+    shared = k.dynamic_shared_bytes or counts.shared_bytes
+    if k.threads_from != "assumed":
+        return replace(k, dynamic_shared_bytes=shared)
+    return replace(k, threads=counts.threads, threads_from="its launch line", dynamic_shared_bytes=shared)
+
+
+def _counting(k: KernelFacts, counts: Executed | str) -> KernelFacts:
+    if isinstance(counts, Executed):
+        return replace(_launched(k, counts), executed=counts)
+    return replace(k, missing=(*k.missing, f"executed counts of {short(k.name)}: {counts}"))
 
 
 def picked(path: str, found: Sequence[KernelFacts], kernel: str) -> tuple[KernelFacts, ...]:
@@ -288,14 +324,18 @@ def text_of(path: Path) -> str:
     """A text as a compiler takes it: bytes that are no UTF-8 may stand in its comments. Raises: BadUserFile."""
     content = path.read_bytes()
     if b"\0" in content:
-        raise BadUserFile(str(path), "is no text: it holds bytes of value 0", "Name a source in ASCII or UTF-8.")
+        raise BadUserFile(
+            str(path), "is no text: it holds bytes of value 0", "Name a source in ASCII or UTF-8."
+        )
     return content.decode("utf-8-sig", errors="replace")
 
 
 def inspect_source(text: str, path: Path, arch: str, include: Sequence[Path] = ()) -> list[KernelFacts]:
     """The kernels of a CUDA C++ text, compiled by NVRTC. Raises: BadUserFile with the numbered lines; NoNvrtc."""
     options = tuple(f"--include-path={p}" for p in (path.resolve().parent, *include, *_headers(arch)))
-    name = re.sub(r"[^\w.+-]|[^\x00-\x7f]", "_", path.stem)  # of line information, which the tools garble otherwise
+    name = re.sub(
+        r"[^\w.+-]|[^\x00-\x7f]", "_", path.stem
+    )  # of line information, which the tools garble otherwise
     try:
         cubin, log = compile_text(text, name, arch, options)
         needs_ptx = "__launch_bounds__" in text or _number(arch) < OLDEST_READABLE
@@ -384,13 +424,17 @@ def _ptx_for(text: str, path: Path, arch: str) -> list[KernelFacts]:
         )
     if target and target[-1] in "af" and target != arch:
         raise BadUserFile(
-            str(path), f"is written for {target} alone, not for {arch}", "Leave --arch out, or compile it for that."
+            str(path),
+            f"is written for {target} alone, not for {arch}",
+            "Leave --arch out, or compile it for that.",
         )
     made = binaries.assemble(path, arch)
     if isinstance(made, tuple):
         return _of_cubin(made[0], arch, resources_by_kernel(made[1]), text)
     if fault := binaries.fault_in_ptx(made):
-        raise BadUserFile(str(path), f"does not assemble for {arch}: {fault}", "Correct it, or write it anew.")
+        raise BadUserFile(
+            str(path), f"does not assemble for {arch}: {fault}", "Correct it, or write it anew."
+        )
     bounds = ptx_threads(text)
     return [
         KernelFacts(
@@ -535,13 +579,21 @@ def inspect_generated(
 
     found: list[KernelFacts] = []
     for arch in dict.fromkeys(archs) or ("sm_90",):
-        for built in generate(arch, function, inputs).kernels:
+        graphs = generate(arch, function, inputs).graphs
+        for graph, built in ((g, b) for g in graphs for b in g.plan.kernels):
             schedule: Any = built.schedule
+            counts = counted(lambda b=built, g=graph: of_built(b, g))  # type: ignore[misc]
             for k in inspect_source(built.source.text, Path(built.source.name), arch):
                 shared = int(getattr(schedule, "shared_bytes", 0))
                 found.append(
-                    replace(
-                        k, threads=schedule.threads, threads_from="its schedule", dynamic_shared_bytes=shared
+                    _counting(
+                        replace(
+                            k,
+                            threads=schedule.threads,
+                            threads_from="its schedule",
+                            dynamic_shared_bytes=shared,
+                        ),
+                        counts,
                     )
                 )
     return Inspection(spec, "generated kernels", picked(spec, found, kernel))
