@@ -30,8 +30,8 @@ BLOCKS = 4
 class Executed:
     """Executed counts of a launch over ``rows`` rows. ``case`` says which launch.
 
-    ``memory_instructions`` are those of warps to global memory: a load of 32 lanes is one. Bytes are those of every load and
-    store, whether a cache serves them or not.
+    ``memory_instructions`` are those of warps to global memory: a load of 32 lanes is one. Bytes are those of every load
+    and store, whether a cache serves them or not.
     """
 
     case: str

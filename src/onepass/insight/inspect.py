@@ -480,12 +480,31 @@ def _fat(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[
             ptx = next((t.code.decode(errors="replace") for t in texts), "")
             found += _of_cubin(image.code, image.arch, threads=ptx_threads(ptx))
     for arch in archs or ([] if cubins else [t.arch for t in texts]):
-        if arch not in [c.arch for c in cubins]:
+        if arch in [c.arch for c in cubins]:
+            continue
+        if older := _next_older(cubins, arch):
+            for image in (c for c in cubins if c.arch == older):
+                found += [_run_on(k, arch) for k in _of_cubin(image.code, older)]
+        else:
             found += [k for t in _runnable(texts, arch) for k in _embedded(t, arch, path)]
     if not found and archs:
         have = ", ".join(dict.fromkeys([c.arch for c in cubins] + [f"PTX for {t.arch}" for t in texts]))
         raise BadUserFile(str(path), f"holds nothing for {', '.join(archs)}", f"It holds {have}.")
     return found
+
+
+def _next_older(cubins: Sequence[Image], arch: str) -> str:
+    """Whose machine code a device takes before PTX: of its major version, the latest minor one not above its own."""
+    able = [
+        c.arch
+        for c in cubins
+        if _number(c.arch) // 10 == _number(arch) // 10 and _number(c.arch) <= _number(arch)
+    ]
+    return max(able, key=_number, default="")
+
+
+def _run_on(k: KernelFacts, arch: str) -> KernelFacts:
+    return replace(k, arch=arch, missing=(*k.missing, f"{arch} runs the machine code for {k.arch}."))
 
 
 def _runnable(texts: Sequence[Image], arch: str) -> list[Image]:
@@ -523,7 +542,7 @@ def _triton(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> li
         arch = binaries.arch_of(cubin) or ""
         if archs and arch not in archs:
             continue
-        warps, shared = int(data["num_warps"]), int(data.get("shared", 0))
+        warps, shared = _counts(file, data)
         for k in _of_cubin(cubin, arch):
             k = _with_spills(k, file.with_suffix(".ptx"))
             found.append(
@@ -534,6 +553,18 @@ def _triton(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> li
             str(path), f"holds nothing for {', '.join(archs)}", "Leave --arch out to see what it holds."
         )
     return found
+
+
+def _counts(file: Path, data: Mapping[str, Any]) -> tuple[int, int]:
+    """Warps and bytes of shared memory a block. Raises: BadUserFile."""
+    warps, shared = data["num_warps"], data.get("shared") or 0
+    if not isinstance(warps, int) or not isinstance(shared, int) or not 1 <= warps <= 32 or shared < 0:
+        raise BadUserFile(
+            str(file),
+            f"has num_warps={warps!r} and shared={shared!r}",
+            "Let Triton write the entry anew: clear its cache.",
+        )
+    return warps, shared
 
 
 def _with_spills(k: KernelFacts, ptx: Path) -> KernelFacts:
