@@ -114,7 +114,7 @@ def of_text(text: str, file: str, kernel: str) -> Executed:
     case = about[0]
     built = compile_handwritten(text, case.pairs.get("kernel", kernel), file)
     launch = launch_of(case, built.parameters, file)
-    report = check_built(
+    checked = check_built(
         built,
         launch.arguments,
         launch.grid,
@@ -122,7 +122,15 @@ def of_text(text: str, file: str, kernel: str) -> Executed:
         shared_bytes=launch.shared_bytes,
         file=file,
         orders=(0,),
-    ).counts
+    )
+    if checked.faults:
+        fault = checked.faults[0]
+        raise BadLaunch(
+            file,
+            f"line {fault.line}: {fault.kind}, so counts would mean nothing",
+            "See `onepass check` about it.",
+        )
+    report = checked.counts
     blocks = math.prod(launch.grid)
     rows = launch.rows or blocks
     what = f"{rows} rows" if launch.rows else f"{blocks} blocks, a row each"
@@ -159,6 +167,11 @@ def of_built(built: Built, graph: Graph) -> Executed:
     buffers = [_buffer(t, x) for t, x in memory.items()]
     shared = int(getattr(schedule, "shared_bytes", 0))
     report = emulated.launch(run, schedule.threads, shared, packed, buffers)
+    if not isinstance(
+        schedule, RowSchedule | StreamSchedule
+    ):  # these number elements: a row is the last dimension
+        widest = max((graph.captured.program.tensors[t] for t in memory), key=lambda t: known(t.numel))
+        rows = known(widest.numel) // known(widest.shape[-1]) if widest.shape else 1
     done = min(rows, run * schedule.groups) if isinstance(schedule, RowSchedule) else rows * run / blocks
     return of_report(
         report, done, f"{run} of {blocks} blocks, {done:g} of {rows} rows", schedule.threads, shared
