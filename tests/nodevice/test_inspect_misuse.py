@@ -117,6 +117,8 @@ def test_names_that_no_file_can_have(tmp_path: Path, invoke: Invoke) -> None:
     (tmp_path / "k.cu").write_text(KERNEL)
     code, said = invoke("inspect", tmp_path / "k.cu", "--include", tmp_path / "none")
     assert code == 2 and "no such folder of headers" in said
+    code, said = invoke("inspect", "user.py:f", "--block", "64")
+    assert code == 2 and "has its own block" in said
 
 
 def test_kernels_are_found_by_the_names_that_are_shown(tmp_path: Path) -> None:

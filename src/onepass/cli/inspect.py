@@ -73,6 +73,11 @@ def _found(
     if Path(target.rpartition(":")[0]).suffix == ".py":
         from onepass.cli.target import blamed, load
 
+        if block is not None or shared or include:
+            raise typer.BadParameter(
+                "a generated kernel has its own block and no headers",
+                param_hint="--block, --shared, --include",
+            )
         with output.foreign_prints():
             loaded = load(target)
             from onepass.insight.inspect import inspect_generated
