@@ -441,7 +441,7 @@ def test_diff_of_two_inspections(stacks: Path, invoke: Invoke, tmp_path: Path) -
     (tmp_path / "worse.json").write_text(json.dumps(worse))
     assert invoke("diff", a, str(tmp_path / "worse.json"))[0] == 1
     assert invoke("diff", str(tmp_path / "worse.json"), a)[1].startswith("better")
-    worse["schema"] = "onepass.bench/1"
+    worse["schema"] = "onepass.ladder/1"
     (tmp_path / "other.json").write_text(json.dumps(worse))
     code, out, _ = invoke("diff", a, str(tmp_path / "other.json"))
     assert code == 2 and out.startswith("not comparable")

@@ -139,7 +139,7 @@ def _executes(found: Inspection) -> Table:
 
 
 def _cliffs(k: KernelFacts) -> list[str]:
-    """The nearest steps of occupancy by registers, and the share of threads where it is another than that of warps."""
+    """The nearest steps of occupancy by registers, and by shared memory where some is used; the share of threads too."""
     from onepass.analysis.occupancy import cliffs
     from onepass.insight.inspect import short
 
@@ -147,8 +147,9 @@ def _cliffs(k: KernelFacts) -> list[str]:
         return []
     said = []
     for c in cliffs(k.resident):
-        if c.resource == "registers":
-            said.append(f"{c.value} registers would give {c.then.warp_share:.1%}")
+        if c.resource == "registers" or (c.resource == "shared_bytes" and k.resident.shared_bytes):
+            what = "registers" if c.resource == "registers" else "bytes of shared memory"
+            said.append(f"{c.value} {what} would give {c.then.warp_share:.1%}")
     if k.resident.thread_share != k.resident.warp_share:
         said.append(f"{k.resident.thread_share:.2%} of thread slots")
     return [f"{short(k.name)} on {k.arch}: {', '.join(said)}"] if said else []

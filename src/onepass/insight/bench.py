@@ -173,8 +173,7 @@ def task(
         )
     named = {n: arguments[n] for n in (*reads, *writes) if n in held}
     _usable(file, named)
-    starts = [x.data_ptr() for x in named.values() if x.numel()]
-    if len(set(starts)) < len(starts):
+    if _overlap([x for x in named.values() if x.numel()]):
         raise BadUserFile(
             file,
             "two of the tensors that are read or written are the same memory: their bytes would count twice",
@@ -193,6 +192,14 @@ def task(
             "Let example_inputs() give larger ones.",
         )
     return Task(name, file, function, arguments, tuple(reads), tuple(writes), reference)
+
+
+def _overlap(tensors: Sequence[Tensor]) -> bool:
+    """Whether two start at one place or, both without gaps, share bytes. Slices of a packed tensor lie between one another."""
+    starts = [x.data_ptr() for x in tensors]
+    spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.is_contiguous())
+    shared = any(end > start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    return shared or len(set(starts)) < len(starts)
 
 
 def _usable(file: str, named: Mapping[str, Tensor]) -> None:

@@ -43,6 +43,7 @@ INSPECT = (
     "memory_instructions_per_row",
     "bytes_per_row",
 )
+EXPLAIN = ("registers", "spill_bytes", "occupancy", "gbps", "roof_gbps", "attained")
 BENCH = ("median_us", "iqr_us", "gbps", "roof_gbps", "attained", "ideal_bytes")
 QUANTITIES = (*INSPECT, *BENCH)
 
@@ -101,6 +102,12 @@ def broken(rules: Sequence[Rule], records: Mapping[str, Mapping[str, Any]], gate
 
     Raises: BadGate where a record lacks a quantity: what is not known is not passed.
     """
+    if not records:
+        raise BadGate(
+            gate,
+            "there is no kernel that it could be about",
+            "Leave --gate out, or name what becomes kernels.",
+        )
     said = []
     for name, record in records.items():
         for rule in rules:
