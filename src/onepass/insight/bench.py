@@ -9,6 +9,7 @@ import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -195,10 +196,10 @@ def task(
 
 
 def _overlap(tensors: Sequence[Tensor]) -> bool:
-    """Whether two start at one place or, both without gaps, share bytes. Slices of a packed tensor lie between one another."""
+    """Whether two start at one place or, both without gaps, share bytes. Slices of one packed tensor may lie interleaved."""
     starts = [x.data_ptr() for x in tensors]
     spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.is_contiguous())
-    shared = any(end > start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    shared = any(end > start for (_, end), (start, _) in pairwise(spans))
     return shared or len(set(starts)) < len(starts)
 
 
