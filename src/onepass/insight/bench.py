@@ -196,7 +196,7 @@ def task(
 
 
 def _overlap(tensors: Sequence[Tensor]) -> bool:
-    """Whether two start at one place or, both without gaps, share bytes. Slices of one packed tensor may lie interleaved."""
+    """Whether two start at one place or, both without gaps, share bytes. Slices of one tensor may lie interleaved."""
     starts = [x.data_ptr() for x in tensors]
     spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.is_contiguous())
     shared = any(end > start for (_, end), (start, _) in pairwise(spans))
