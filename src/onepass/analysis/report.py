@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from onepass.analysis.flow import Flow, plain
-from onepass.analysis.roofline import intensity
+from onepass.analysis.roofline import Roof, intensity
 from onepass.errors import CannotWrite, MissingPackage
 
 WIDTH = 100
@@ -124,16 +124,6 @@ class Totals:
     fused_kernels: int
     aten_calls: int
     aten_memory_bound_bytes: int
-
-
-@dataclass(frozen=True)
-class Roof:
-    """What a device can reach. Units: 1e9 bytes a second, 1e9 fp32 operations a second. ``source`` says who says so."""
-
-    kind: Literal["datasheet", "measured", "time model"]
-    bandwidth_gbps: float
-    peak_gflops: float
-    source: str
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
-from onepass.errors import CannotWrite, MissingPackage, NoSuchDevice
+from onepass.errors import MissingPackage, NoSuchDevice, writing
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,8 @@ def demo(
 
     output = Output.open(json)
     chosen = _device(device)
-    _make(out)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
     with output.foreign_prints(), _progress_bar(output.console) as progress:
         story = tell(onepass, chosen, passes or _passes(chosen), progress)
     page = _page(story)
@@ -60,13 +61,6 @@ def demo(
 def _passes(device: "torch.device") -> int:
     """Enough for dozens of pairs; a pass of both takes about 30 s on two cores."""
     return 10 if device.type == "cuda" else 2
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotWrite(str(folder), error.strerror or str(error)) from error
 
 
 def _device(name: str) -> "torch.device":

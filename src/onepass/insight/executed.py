@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from onepass.build import Built
+from onepass.capture.absent import Graph
 from onepass.capture.launch import alignment_of
 from onepass.emulate import Buffer, LaunchReport, compile_for_host, compile_handwritten
 from onepass.errors import BadLaunch, KernelFault, OnepassError
 from onepass.insight.bench import copied, memory_of
-from onepass.insight.generated import Graph
 from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 import re
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.errors import BadGate
+from onepass.errors import BadGate, did_you_mean
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
@@ -91,9 +90,8 @@ def _rule(text: str, part: str) -> Rule:
             f"Write QUANTITY, one of {' '.join(_COMPARE)}, and a number; between rules a comma.",
         )
     if found[1] not in QUANTITIES:
-        nearest = difflib.get_close_matches(found[1].lower(), QUANTITIES, 3)
-        said = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
-        raise BadGate(text, f"unknown quantity {found[1]!r}", f"{said}Known are {', '.join(QUANTITIES)}.")
+        near = did_you_mean(found[1].lower(), QUANTITIES)
+        raise BadGate(text, f"unknown quantity {found[1]!r}", f"{near}Known are {', '.join(QUANTITIES)}.")
     return Rule(found[1], found[2], value)
 
 

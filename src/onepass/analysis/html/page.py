@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from onepass.analysis.fold import fold
 from onepass.analysis.html import text
 from onepass.analysis.html.picture import Picture, picture
-from onepass.analysis.html.roofline_figure import Dot, RoofLike, roofline_figure
+from onepass.analysis.html.roofline_figure import Dot, roofline_figure
 from onepass.errors import BadReportPath, MissingPackage
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from onepass.analysis.report import DecisionRow, KernelRow, LeftRow, Report
+    from onepass.analysis.roofline import Roof
 
 HERE = Path(__file__).parent
 MOST_ROWS = 40  # of decisions of one kind on the page; `report.to_dict()` has them all
@@ -236,13 +237,13 @@ def _dot(group: KernelGroup) -> Dot:
     return Dot(name, k.arithmetic_intensity, rate, measured is not None, f"#{group.anchor}")
 
 
-def roofline_section(roofs: Sequence[RoofLike], dots: Sequence[Dot]) -> Section | None:
+def roofline_section(roofs: Sequence[Roof], dots: Sequence[Dot]) -> Section | None:
     """Roofs and kernels. Kernels without arithmetic are named below the figure."""
     figure = roofline_figure(roofs, dots)
     if figure is None:
         return None
     flat = [dot.name for dot in dots if dot.intensity <= 0 or dot.gflops <= 0]
-    sources = [Fact(roof.kind, getattr(roof, "source", "")) for roof in roofs]
+    sources = [Fact(roof.kind, roof.source) for roof in roofs]
     return Section(
         "roofline", "Roofline", render("roofline.html.j2", figure=figure, flat=flat, sources=sources)
     )
