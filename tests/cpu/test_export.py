@@ -100,6 +100,13 @@ def test_several_kernels_share_scratch_in_half_precision(tmp_path: Path) -> None
     assert len(ours.started) == len(made.kernels) > 1
 
 
+def test_rms_norm_without_an_epsilon_is_held_to_that_of_its_own_type(tmp_path: Path) -> None:
+    small = torch.randn(48, 64, generator=torch.Generator().manual_seed(1)) * 1e-3
+    export("r.py", "r", lambda x: F.rms_norm(x, x.shape[-1:]), [small], ("sm_90",), tmp_path / "r")
+    ours = Exported(tmp_path / "r", tmp_path)
+    assert ours.run(ours.build(), "sm_90") == 0
+
+
 def test_a_module_keeps_its_parameters_names(tmp_path: Path) -> None:
     module = torch.nn.LayerNorm(64)
     export("m.py", "norm", module, [torch.randn(32, 64)], ("sm_90",), tmp_path / "m")
@@ -136,7 +143,7 @@ def test_the_verb(
         "export",
         f"{file}:f",
         "--arch",
-        "sm_86",
+        "sm_86,sm_86",
         "--out",
         str(tmp_path / "out"),
         "--json",
@@ -147,6 +154,7 @@ def test_the_verb(
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "onepass.export/1"
     assert all((tmp_path / "out" / f).is_file() for f in document["files"])
+    assert (tmp_path / "out" / "cubins.h").read_text().count("kernel_0_sm_86[]") == 1
     monkeypatch.setattr(sys, "argv", [*arguments[:4], "sm_85", *arguments[5:]])
     assert main() == 2  # a mistake of the user's
     assert "sm_86" in capsys.readouterr().err

@@ -339,6 +339,10 @@ def test_a_library_and_a_fat_binary(tmp_path: Path) -> None:
         for k in kernels:
             if k.name == "vector":
                 assert loads(k) == {("global", "load", 128): 1, ("global", "store", 128): 1}
+        for k in inspect_file(
+            path, ["sm_86"], kernel="mixed"
+        ).kernels:  # no PTX: a device takes machine code first
+            assert k.arch == "sm_86" and "sm_86 runs the machine code for sm_80." in k.missing
         with pytest.raises(BadUserFile, match="It holds sm_80, sm_90, PTX for sm_90"):
             inspect_file(path, ["sm_75"])
     for k in inspect_file(library, ["sm_100"], kernel="mixed").kernels:  # from the PTX, assembled
@@ -437,7 +441,7 @@ def test_diff_of_two_inspections(stacks: Path, invoke: Invoke, tmp_path: Path) -
     (tmp_path / "worse.json").write_text(json.dumps(worse))
     assert invoke("diff", a, str(tmp_path / "worse.json"))[0] == 1
     assert invoke("diff", str(tmp_path / "worse.json"), a)[1].startswith("better")
-    worse["schema"] = "onepass.bench/1"
+    worse["schema"] = "onepass.ladder/1"
     (tmp_path / "other.json").write_text(json.dumps(worse))
     code, out, _ = invoke("diff", a, str(tmp_path / "other.json"))
     assert code == 2 and out.startswith("not comparable")

@@ -173,7 +173,9 @@ def cliffs(now: Occupancy) -> tuple[Cliff, ...]:
     """The nearest steps: registers and shared memory a block less or more, a smaller or larger block of whole warps."""
     unit, kept = now.limits.shared_unit_bytes, now.limits.reserved_shared_bytes
     most = now.limits.block_shared_bytes
-    step = now.block_shared_bytes // unit
+    step = (
+        min(now.block_shared_bytes, _up(most + kept, unit) + unit) // unit
+    )  # more than a block may have is all alike
     found = (
         _nearest(now, "registers", "down", range(now.registers - 1, 0, -1)),
         _nearest(now, "registers", "up", range(now.registers + 1, THREAD_REGISTERS + 1)),

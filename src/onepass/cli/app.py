@@ -117,4 +117,4 @@ def _options(
 
 
 def _show(text: str) -> None:
-    Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True).print(text.rstrip())
+    Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True).print(text.rstrip())

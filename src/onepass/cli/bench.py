@@ -25,10 +25,10 @@ def bench(
 ) -> None:
     """Time a callable beside the roof of its mix of reads and writes. A wrong result voids the row: exit code 1."""
     from onepass.cli.target import function_in, load
-    from onepass.insight.gate import broken, read_gate
+    from onepass.insight.gate import BENCH, broken, read_gate
 
     output = Output.open(json)
-    rules = read_gate(gate) if gate is not None else ()
+    rules = read_gate(gate, "bench", BENCH) if gate is not None else ()
     with output.foreign_prints():
         loaded, reference = load(target), function_in(ref)
         from onepass.insight import bench as benching

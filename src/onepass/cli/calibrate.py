@@ -41,6 +41,7 @@ def calibrate(
             raise NoRoof(calibration.present(chosen))
         found, path = known, calibration.path_of(known.device)
     else:
+        _fits(chosen, stream_mib)
         progress = Output.open(True).console  # standard error: never among the results
         found = measure(
             chosen,
@@ -69,6 +70,17 @@ def _device(name: str) -> "torch.device":
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise NoSuchDevice(name, f"{torch.cuda.device_count()} GPUs are usable here")
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def _fits(device: "torch.device", stream_mib: int) -> None:
+    from onepass.insight.calibrate import largest_stream_bytes
+
+    most_mib = largest_stream_bytes(device) >> 20
+    if stream_mib > most_mib:
+        raise typer.BadParameter(
+            f"{stream_mib} MiB a stream do not fit into the memory that is free; {most_mib} would",
+            param_hint="--stream-mib",
+        )
 
 
 def _verdict(found: "Calibration") -> str:

@@ -39,13 +39,22 @@ def diff(
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from onepass.insight.compare import fault_in
+
     advice = "Name two files written by `onepass bench … --json` or `onepass inspect … --json`."
     try:
-        document = json_module.loads(path.read_text())
+        document = json_module.loads(path.read_text(), parse_constant=_no_number)
     except OSError as error:
         raise BadUserFile(str(path), f"can't be read: {error.strerror}", advice) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadUserFile(str(path), f"is not one JSON document: {error}", advice) from error
     if not isinstance(document, dict) or "schema" not in document:
         raise BadUserFile(str(path), "is no document of onepass", advice)
+    fault = fault_in(document)
+    if fault:
+        raise BadUserFile(str(path), f"is no whole document of {document['schema']}: {fault}", advice)
     return document
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")

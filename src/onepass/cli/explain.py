@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from onepass.cli.output import Output
+from onepass.cli.inspect import GATE_HELP
+from onepass.cli.output import EXIT_WORSE, Output
 
 
 def explain(
@@ -20,11 +21,14 @@ def explain(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write the report as one HTML page.")
     ] = None,
+    gate: Annotated[str | None, typer.Option(help=GATE_HELP)] = None,
 ) -> None:
     """Show the kernels, bytes and decisions for a function in a file."""
     from onepass.cli.target import blamed, load
+    from onepass.insight.gate import EXPLAIN, broken, read_gate
 
     output = Output.open(json)
+    rules = read_gate(gate, "explain", EXPLAIN) if gate is not None else ()
     if html is not None:
         from onepass.analysis.html.page import check_path
 
@@ -42,7 +46,43 @@ def explain(
     if source and not json:
         for kernel in report.kernels:
             output.text(f"\n// {kernel.name}\n{kernel.source.rstrip()}")
-    output.document(_document(report, source))
+    violated = broken(rules, _records(report), gate or "") if rules else []
+    for said in violated:
+        output.text(f"gate broken: {said}")
+    judged = {"gate": {"rules": [str(r) for r in rules], "broken": violated}} if rules else {}
+    output.document({**_document(report, source), **judged})
+    if violated:
+        raise typer.Exit(EXIT_WORSE)
+
+
+def _records(report: Any) -> dict[str, dict[str, Any]]:
+    """What a gate judges, by kernel; rates where it was timed, and where a roof of the device is known."""
+    from onepass.runtime.calibration import cpu_name, roofs_of
+
+    roofs = roofs_of(cpu_name() if report.device == "cpu" else report.device)
+    found: dict[str, dict[str, Any]] = {}
+    for i, k in enumerate(report.kernels, 1):
+        record: dict[str, Any] = {
+            "registers": k.registers,
+            "spill_bytes": k.spill_bytes,
+            "occupancy": k.occupancy,
+        }
+        missing = [] if k.measured_us else ["Nothing was timed: add --run."]
+        missing += (
+            []
+            if k.registers is not None
+            else ["Kernels for the CPU have no registers; `onepass inspect` compiles for GPUs."]
+        )
+        nbytes = k.bytes_read + k.bytes_written
+        if k.measured_us:
+            record["gbps"] = nbytes / k.measured_us / 1000
+            if roofs and roofs[-1].kind == "measured":
+                record["roof_gbps"] = roofs[-1].mix_gbps(k.bytes_read / nbytes if nbytes else 0.0)
+                record["attained"] = record["gbps"] / record["roof_gbps"]
+            else:
+                missing.append("No measured roof is kept: `onepass calibrate` measures one.")
+        found[k.name if k.name not in found else f"{k.name}, kernel {i}"] = {**record, "missing": missing}
+    return found
 
 
 def _document(report: Any, source: bool) -> dict[str, Any]:

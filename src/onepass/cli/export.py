@@ -26,7 +26,7 @@ def export(
     from onepass.device import of_arch
 
     output = Output.open(json)
-    archs = [a.strip() for a in arch.split(",") if a.strip()]
+    archs = list(dict.fromkeys(a.strip() for a in arch.split(",") if a.strip()))
     if not archs:
         raise typer.BadParameter("name at least one architecture, as sm_90", param_hint="--arch")
     for a in archs:

@@ -38,10 +38,10 @@ def inspect(
     ] = False,
 ) -> None:
     """Show registers, spills, shared memory, occupancy and machine code of GPU kernels. Needs no GPU."""
-    from onepass.insight.gate import broken, read_gate
+    from onepass.insight.gate import INSPECT, broken, read_gate
 
     output = Output.open(json)
-    rules = read_gate(gate) if gate is not None else ()
+    rules = read_gate(gate, "inspect", INSPECT) if gate is not None else ()
     archs = [a.strip() for a in arch.split(",") if a.strip()]
     found = _found(output, target, archs, include or [], kernel, block, shared)
     output.text(found.verdict)
@@ -73,6 +73,11 @@ def _found(
     if Path(target.rpartition(":")[0]).suffix == ".py":
         from onepass.cli.target import blamed, load
 
+        if block is not None or shared or include:
+            raise typer.BadParameter(
+                "a generated kernel has its own block and no headers",
+                param_hint="--block, --shared, --include",
+            )
         with output.foreign_prints():
             loaded = load(target)
             from onepass.insight.inspect import inspect_generated
@@ -86,7 +91,7 @@ def _found(
 
 def show(output: Output, found: Inspection) -> None:
     """Two tables: what a kernel takes, and what its code holds."""
-    from onepass.insight.inspect import IN_FLIGHT_RULE, STATIC_RULE
+    from onepass.insight.inspect import EXECUTED_RULE, IN_FLIGHT_RULE, STATIC_RULE
 
     takes = Table("kernel", "arch", box=None, pad_edge=False)
     for name in ("registers", "spills st/ld B", "stack B", "shared B", "barriers", "threads", "warp occ."):
@@ -103,12 +108,38 @@ def show(output: Output, found: Inspection) -> None:
         output.text(f"- {said}")
     output.console.print()
     output.console.print(holds)
-    for note in dict.fromkeys((*(m for k in found.kernels for m in k.missing), STATIC_RULE, IN_FLIGHT_RULE)):
+    executes = _executes(found)
+    if executes.row_count:
+        output.console.print()
+        output.console.print(executes)
+    rules = (STATIC_RULE, IN_FLIGHT_RULE, *((EXECUTED_RULE,) if executes.row_count else ()))
+    for note in dict.fromkeys((*(m for k in found.kernels for m in k.missing), *rules)):
         output.text(f"- {note}")
 
 
+def _executes(found: Inspection) -> Table:
+    """What is executed a row, of the kernels that the emulator ran."""
+    from onepass.insight.inspect import short
+
+    table = Table("kernel", "arch", box=None, pad_edge=False)
+    for name in (
+        "barriers a row",
+        "memory instr. a row",
+        "shared instr. a row",
+        "B read a row",
+        "B written a row",
+    ):
+        table.add_column(name, justify="right")
+    table.add_column("run")
+    for k in found.kernels:
+        if e := k.executed:
+            counts = (e.barriers, e.memory_instructions, e.shared_instructions, e.read_bytes, e.written_bytes)
+            table.add_row(short(k.name), k.arch, *(f"{n / e.rows:.6g}" for n in counts), e.case)
+    return table
+
+
 def _cliffs(k: KernelFacts) -> list[str]:
-    """The nearest steps of occupancy by registers, and the share of threads where it is another than that of warps."""
+    """The nearest steps of occupancy by registers, and by shared memory where some is used; the share of threads too."""
     from onepass.analysis.occupancy import cliffs
     from onepass.insight.inspect import short
 
@@ -116,8 +147,9 @@ def _cliffs(k: KernelFacts) -> list[str]:
         return []
     said = []
     for c in cliffs(k.resident):
-        if c.resource == "registers":
-            said.append(f"{c.value} registers would give {c.then.warp_share:.1%}")
+        if c.resource == "registers" or (c.resource == "shared_bytes" and k.resident.shared_bytes):
+            what = "registers" if c.resource == "registers" else "bytes of shared memory"
+            said.append(f"{c.value} {what} would give {c.then.warp_share:.1%}")
     if k.resident.thread_share != k.resident.warp_share:
         said.append(f"{k.resident.thread_share:.2%} of thread slots")
     return [f"{short(k.name)} on {k.arch}: {', '.join(said)}"] if said else []

@@ -1,5 +1,6 @@
 """`onepass occupancy`: how many blocks of a kernel a multiprocessor holds, what limits it, and the nearest steps."""
 
+import re
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from onepass.analysis.occupancy import (
 )
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
 from onepass.device import Card, Limits, architectures, find
+from onepass.errors import NoSuchArchitecture
 
 _BAR = 24  # columns of a full bar
 _OF = {
@@ -95,6 +97,8 @@ def _limits(device: str) -> tuple[str, Limits, Card | None]:
     known = architectures().get(device.lower())
     if known:
         return known.arch, known, None
+    if re.fullmatch(r"sm_\w*", device.lower()):
+        raise NoSuchArchitecture(device, tuple(architectures()))
     card = find(device)
     return card.name, card.limits, card
 

@@ -27,7 +27,7 @@ class Output:
         """With `json` the human text goes to standard error: standard output holds the document alone."""
         stream = sys.stderr if json else sys.stdout
         width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
-        return cls(Console(file=stream, width=width, highlight=False), json)
+        return cls(Console(file=stream, width=width, highlight=False, emoji=False), json)
 
     def text(self, text: str) -> None:
         """Print text as it is, unwrapped: reports carry their own line breaks."""

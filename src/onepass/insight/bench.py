@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import inspect as inspection
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from onepass.analysis.roofline import MOST_OF_ROOF
-from onepass.errors import BadUserFile
+from onepass.errors import BadUserFile, HostTooSlow, OnepassError
 from onepass.insight.roof import Roof, roofs
+from onepass.insight.wide import in_float64, is_narrow
 from onepass.runtime import timer
 from onepass.runtime.timer import Spread
 
@@ -29,6 +32,8 @@ MOST_SETS = 512
 # value. A LayerNorm of 4096 fp32 columns added one by one is off by 30 fp32 roundings, a bf16 op that rounds after each
 # of its steps by 4.
 OWN_ROUNDINGS, INNER_ROUNDINGS = 8, 64
+# Copies of a buffer start as far from a multiple of this as the buffer: a line of L2, and more than any vector.
+ALIGNED = 128
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,11 @@ def task(
                 f"--reads {read}: `{name}` has no such tensor",
                 f"Its tensors are {', '.join(held) or 'none'}.",
             )
+    twice = sorted({n for names in (reads, writes) for n in names if list(names).count(n) > 1})
+    if twice:
+        raise BadUserFile(
+            file, f"{', '.join(twice)} is named twice: its bytes would count twice", "Name it once."
+        )
     both = [n for n in reads if n in writes]
     if both:
         raise BadUserFile(
@@ -161,8 +171,9 @@ def task(
             f"{', '.join(both)} is read and written in place: called again and again it gives other results",
             "Write a function that takes a copy's memory beside it, or returns its result.",
         )
-    starts = [arguments[n].data_ptr() for n in (*reads, *writes) if n in held and arguments[n].numel()]
-    if len(set(starts)) < len(starts):
+    named = {n: arguments[n] for n in (*reads, *writes) if n in held}
+    _usable(file, named)
+    if _overlap([x for x in named.values() if x.numel()]):
         raise BadUserFile(
             file,
             "two of the tensors that are read or written are the same memory: their bytes would count twice",
@@ -174,7 +185,42 @@ def task(
             "--reads and --writes must each name something",
             "Name the parameters that are read, and what is written: parameters, or any name for a result.",
         )
+    if not any(arguments[n].numel() for n in reads):
+        raise BadUserFile(
+            file,
+            "no tensor of --reads has an element: nothing is moved",
+            "Let example_inputs() give larger ones.",
+        )
     return Task(name, file, function, arguments, tuple(reads), tuple(writes), reference)
+
+
+def _overlap(tensors: Sequence[Tensor]) -> bool:
+    """Whether two start at one place or, both without gaps, share bytes. Slices of one tensor may lie interleaved."""
+    starts = [x.data_ptr() for x in tensors]
+    spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.is_contiguous())
+    shared = any(end > start for (_, end), (start, _) in pairwise(spans))
+    return shared or len(set(starts)) < len(starts)
+
+
+def _usable(file: str, named: Mapping[str, Tensor]) -> None:
+    """Tensors of memory, on one device, of those that can be timed. Raises: BadUserFile."""
+    devices = {str(x.device): n for n, x in named.items()}
+    strange = [
+        n for n, x in named.items() if x.device.type not in ("cpu", "cuda") or x.layout != torch.strided
+    ]
+    if strange:
+        x = named[strange[0]]
+        raise BadUserFile(
+            file,
+            f"{strange[0]} is on {x.device} with layout {str(x.layout).removeprefix('torch.')}",
+            "Let example_inputs() give plain tensors on the CPU or a CUDA device.",
+        )
+    if len(devices) > 1:
+        raise BadUserFile(
+            file,
+            f"the tensors are on several devices: {', '.join(f'{n} on {d}' for d, n in devices.items())}",
+            "Let example_inputs() give them on one.",
+        )
 
 
 def bench(job: Task, rounds: int) -> Row:
@@ -182,7 +228,7 @@ def bench(job: Task, rounds: int) -> Row:
 
     Raises: HostTooSlow; BadUserFile where results can't be compared.
     """
-    device = next(v.device for v in job.arguments.values() if isinstance(v, Tensor))
+    device = job.arguments[job.reads[0]].device
     if device.type == "cpu":
         timer.keep_allocator_warm()
     with torch.no_grad():
@@ -197,7 +243,12 @@ def bench(job: Task, rounds: int) -> Row:
             if wrong:
                 raise RuntimeError(wrong)
         calls = {"this": run.call, **{s.name: s.call for s in streams}}
-        samples = timer.cold(calls, run.count, rounds, device)
+        try:
+            samples = timer.cold(calls, run.count, rounds, device)
+        except HostTooSlow:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function: whatever it raises voids the row
+            return run.row((), None, (), f"while it was timed {raised(error)}")
         best = min(streams, key=lambda s: Spread.of(samples[s.name]).median)
         return run.finish(samples["this"], best, samples[best.name])
 
@@ -236,26 +287,45 @@ class _Run:
 
     def _copied(self) -> dict[str, Any]:
         return {
-            n: v.clone() if n in (*self.job.reads, *self.job.writes) else v
+            n: copied(v) if n in (*self.job.reads, *self.job.writes) and isinstance(v, Tensor) else v
             for n, v in self.job.arguments.items()
         }
 
     def _exact(self) -> dict[str, Tensor]:
         """What the reference makes of the inputs in float64, by the names written."""
         given = {n: v for n, v in self.job.arguments.items() if n not in self.job.writes}
-        wide = {
-            n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in given.items()
-        }
-        wanted = inspection.signature(self.job.reference).parameters
-        named = {n: v for n, v in wide.items() if n in wanted}
-        by_name = len(named) == len(wide)
-        result = self.job.reference(**named) if by_name else self.job.reference(*wide.values())
-        outputs = list(result) if isinstance(result, tuple | list) else [result]
-        if len(outputs) != len(self.job.writes) or not all(isinstance(o, Tensor) for o in outputs):
+        wide = {n: widened(v) if isinstance(v, Tensor) else v for n, v in given.items()}
+        reference = self.job.reference
+        if isinstance(reference, torch.nn.Module):
+            reference = copy.deepcopy(reference).double()
+        try:
+            wanted = inspection.signature(reference).parameters
+            named = {n: v for n, v in wide.items() if n in wanted}
+            by_name = len(named) == len(wide)
+            values, names = ((), named) if by_name else (tuple(wide.values()), {})
+            result = in_float64(reference, *values, narrow=is_narrow(tuple(given.values())), **names)
+        except OnepassError:
+            raise
+        except (Exception, SystemExit) as error:
             raise BadUserFile(
                 self.job.file,
-                f"--ref gives {len(outputs)} results, --writes names {len(self.job.writes)}",
+                f"--ref: {raised(error)}",
+                f"It is called with {', '.join(wide)}, floating-point tensors as float64: correct it for these.",
+            ) from error
+        outputs = list(result) if isinstance(result, tuple | list) else [result]
+        if len(outputs) != len(self.job.writes) or not all(isinstance(o, Tensor) for o in outputs):
+            kinds = ", ".join(type(o).__name__ for o in outputs)
+            raise BadUserFile(
+                self.job.file,
+                f"--ref gives {len(outputs)} results ({kinds}), --writes names {len(self.job.writes)}",
                 "Let the reference return one tensor for each name of --writes, in that order.",
+            )
+        strange = [n for n, o in zip(self.job.writes, outputs, strict=True) if _strange(o, self.device)]
+        if strange:
+            raise BadUserFile(
+                self.job.file,
+                f"--ref gives {', '.join(strange)} on another device than {self.device}, or not as a plain tensor",
+                "Let the reference compute where its inputs are.",
             )
         return dict(zip(self.job.writes, outputs, strict=True))
 
@@ -267,8 +337,8 @@ class _Run:
         self._poison()
         try:
             result = self.call(0)
-        except Exception as error:  # noqa: BLE001 - the user's function: whatever it raises voids the row
-            return f"it raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function: whatever it raises voids the row
+            return raised(error)
         return self._judged(result) or self._touched()
 
     def _poison(self) -> None:
@@ -308,7 +378,8 @@ class _Run:
         for name in self.job.reads:
             x = self.sets[0][name]
             if x.is_floating_point() and name not in self.job.writes:
-                x.copy_(x.flip(0) * 0.75)
+                whole = memory_of(x)
+                whole.copy_(whole.flip(0) * 0.75)
         self.before = {n: self.tensors[n].clone() for n in self.before}
         self.exact = self._exact()
         wrong = self.checked()
@@ -338,12 +409,46 @@ class _Run:
         )
 
 
+def raised(error: BaseException) -> str:
+    """What a user's function raised, in a line."""
+    said = str(error).strip().splitlines()
+    return f"it raised {type(error).__name__}{': ' if said else ''}{said[0] if said else ''}"
+
+
+def widened(x: Tensor) -> Tensor:
+    """A copy that the reference may write to, in the widest type of its kind."""
+    wide = torch.float64 if x.is_floating_point() else torch.complex128 if x.is_complex() else x.dtype
+    return x.detach().to(wide, copy=True)
+
+
+def memory_of(x: Tensor) -> Tensor:
+    """The memory from a tensor's first element to its last, gaps included and no element twice."""
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+    return x.as_strided((span,), (1,), x.storage_offset())
+
+
+def copied(x: Tensor) -> Tensor:
+    """A copy with the same strides and the same place in a line of memory: `clone` closes gaps and unfolds dimensions."""
+    whole = memory_of(x)
+    offset = x.data_ptr() % ALIGNED // x.element_size()
+    made = torch.empty(whole.numel() + offset, dtype=x.dtype, device=x.device)
+    made[offset:].copy_(whole)
+    return made.as_strided(x.shape, x.stride(), offset)
+
+
 def poison(x: Tensor) -> None:
-    """Fill memory with what no kernel would write: NaN, or the least integer."""
+    """Fill memory with what no kernel would write: NaN, or the integer furthest from 0."""
     if x.is_floating_point() or x.is_complex():
         x.fill_(torch.nan)
+    elif x.dtype == torch.bool:
+        x.fill_(True)
     else:
-        x.fill_(torch.iinfo(x.dtype).min if x.dtype != torch.bool else True)
+        limits = torch.iinfo(x.dtype)
+        x.fill_(limits.min or limits.max)
+
+
+def _strange(out: Tensor, device: torch.device) -> bool:
+    return out.layout != torch.strided or out.device != device
 
 
 def compared(out: Any, exact: Tensor) -> str:
@@ -352,6 +457,12 @@ def compared(out: Any, exact: Tensor) -> str:
         return f"a {type(out).__name__} instead of a tensor"
     if out.shape != exact.shape:
         return f"shape {tuple(out.shape)} instead of {tuple(exact.shape)}"
+    if _strange(out, exact.device):
+        return f"on {out.device} with layout {out.layout} instead of a plain tensor on {exact.device}"
+    if out.is_complex() and exact.is_complex():
+        return compared(torch.view_as_real(out.resolve_conj()), torch.view_as_real(exact.resolve_conj()))
+    if exact.is_complex():
+        return "real numbers instead of complex ones"
     if not out.is_floating_point():
         wrong = int((out != exact).sum())
         return f"{wrong} of {exact.numel()} values differ" if wrong else ""
@@ -364,6 +475,9 @@ def compared(out: Any, exact: Tensor) -> str:
     wrong = int((~good).sum())
     if not wrong:
         return ""
+    numbers = int((~both.isnan() & exact.isnan()).sum())
+    if numbers:
+        return f"{numbers} of {exact.numel()} values are numbers where float64 gives NaN"
     lost = int((both.isnan() & ~exact.isnan()).sum())
     if lost:
         return f"{lost} of {exact.numel()} values were never written, or are NaN"
@@ -391,5 +505,7 @@ def _bytes(x: Tensor) -> int:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.element_size() == 1:  # bytes: PyTorch compares no 8-bit floating-point numbers
+        return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
     same = (a == b) | ((a != a) & (b != b))
     return bool(same.all())

@@ -72,8 +72,13 @@ def disassemble(cubin: bytes) -> dict[str, MachineCode] | str:
         done = _run([path, "-json", "-g", file.name])
     if done.returncode:
         return (done.stderr.strip() or done.stdout.strip()).removeprefix("nvdisasm fatal   : ")
-    document: list[Any] = json.loads(done.stdout)
+    document: list[Any] = json.loads(_valid(done.stdout))
     return read_machine_code(document)
+
+
+def _valid(document: str) -> str:
+    """nvdisasm 13 writes a byte of a file's name that is no ASCII as \\ and three octal digits, which JSON has not."""
+    return re.sub(r"\\(?![\"\\/bfnrtu])", r"\\\\", document)
 
 
 def usage(cubin: bytes, arch: str) -> dict[str, Usage] | str:
@@ -99,6 +104,21 @@ def assemble(ptx: Path, arch: str) -> tuple[bytes, str] | str:
                 return out.read_bytes(), done.stderr
             said = done.stderr.strip()
     return said
+
+
+def fault_in_ptx(said: str) -> str:
+    """What ptxas found wrong with a text; empty where it is only too old for its version or target, or missing."""
+    faults = [line for line in said.splitlines() if re.search(r", line \d+; (?:error|fatal)", line)]
+    return "" if not faults or any("Unsupported ." in line for line in faults) else "\n".join(faults)
+
+
+def is_cut_off(elf: bytes) -> bool:
+    """Whether an ELF file ends before one of the two tables that its header names, of segments and of sections."""
+    if len(elf) < 64:
+        return True
+    segments, sections = (int.from_bytes(elf[at : at + 8], "little") for at in (32, 40))
+    sizes = [int.from_bytes(elf[at : at + 2], "little") for at in (54, 56, 58, 60)]
+    return not sections or max(segments + sizes[0] * sizes[1], sections + sizes[2] * sizes[3]) > len(elf)
 
 
 def arch_of(cubin: bytes) -> str | None:

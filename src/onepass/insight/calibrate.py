@@ -101,12 +101,15 @@ def _calibrate(
 
 
 def _stream_bytes(device: torch.device) -> int:
-    most = max(reads + writes for reads, writes in MIXES)
-    if device.type == "cuda":
-        free, wanted = torch.cuda.mem_get_info(device)[0], CUDA_STREAM_BYTES
-    else:
-        free, wanted = _free_memory(), max(CPU_STREAM_BYTES, devices.last_cache_bytes())
-    return int(min(wanted, MOST_OF_FREE * free / (2 * most))) & -4096
+    cpu = max(CPU_STREAM_BYTES, devices.last_cache_bytes())
+    wanted = CUDA_STREAM_BYTES if device.type == "cuda" else cpu
+    return int(min(wanted, MOST_OF_FREE * largest_stream_bytes(device))) & -4096
+
+
+def largest_stream_bytes(device: torch.device) -> int:
+    """The largest stream that free memory holds, with the others of the widest mix, each twice."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
+    return free // (2 * max(reads + writes for reads, writes in MIXES))
 
 
 def _free_memory() -> int:

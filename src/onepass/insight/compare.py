@@ -98,6 +98,8 @@ _NEITHER = (
     "widest_store_bits",
     "bytes_in_flight",
 )
+# Documents from before these were counted are compared by the rest.
+_EXECUTED = ("barriers_per_row", "memory_instructions_per_row", "bytes_per_row")
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,56 @@ def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     return _diff_bench(old, new) if schemas[0] == COMPARABLE[0] else _diff_inspect(old, new)
 
 
+def fault_in(document: Mapping[str, Any]) -> str:
+    """What a document lacks of what its schema has, or has wrong; empty where it is whole, or of another schema."""
+    if document.get("schema") == COMPARABLE[0]:
+        return _fault_in_row(document)
+    if document.get("schema") != COMPARABLE[1]:
+        return ""
+    kernels = document.get("kernels")
+    if not isinstance(kernels, list) or not kernels:
+        return "it has no kernels"
+    return next(filter(None, map(_fault_in_kernel, kernels)), "")
+
+
+def _fault_in_row(row: Mapping[str, Any]) -> str:
+    texts = [k for k in ("target", "void", "device", "protocol") if not isinstance(row.get(k), str)]
+    tables = [k for k in ("tensors", "versions") if not isinstance(row.get(k), dict)]
+    if texts or tables:
+        return f"{', '.join(texts + tables)} missing or wrong"
+    if row["void"]:
+        return ""
+    numbers = [
+        k for k in ("median_us", "gbps", "roof_gbps", "attained") if not _number(row.get(k)) or row[k] <= 0
+    ]
+    numbers += ["iqr_us"] if not _number(row.get("iqr_us")) or row["iqr_us"] < 0 else []
+    return f"{', '.join(numbers)} missing or not above 0" if numbers else ""
+
+
+def _fault_in_kernel(kernel: Any) -> str:
+    if not isinstance(kernel, dict):
+        return "a kernel is no object"
+    texts = [k for k in ("name", "demangled", "arch") if not isinstance(kernel.get(k), str)]
+    numbers = [
+        k
+        for k in (*_SMALLER, *_LARGER, *_NEITHER)
+        if k not in kernel or not (kernel[k] is None or _number(kernel[k]))
+    ]
+    accesses = kernel.get("memory")
+    whole = accesses is None or (isinstance(accesses, list) and all(map(_is_access, accesses)))
+    wrong = texts + numbers + ([] if whole and "counted_in" in kernel else ["memory or counted_in"])
+    return f"{', '.join(wrong)} of a kernel missing or wrong" if wrong else ""
+
+
+def _is_access(m: Any) -> bool:
+    kinds = (("space", str), ("kind", str), ("bits", int | None), ("count", int))
+    return isinstance(m, dict) and all(k in m and isinstance(m[k], kind) for k, kind in kinds)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _diff_bench(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     name = f"{old['target']} → {new['target']}" if old["target"] != new["target"] else str(new["target"])
     void = [f"the {when} row is void: {d['void']}" for when, d in (("old", old), ("new", new)) if d["void"]]
@@ -147,7 +199,7 @@ def _diff_bench(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
 
 
 def _diff_inspect(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    before, after = ({(k["name"], k["arch"]): k for k in d["kernels"]} for d in (old, new))
+    before, after = _by_name(old["kernels"]), _by_name(new["kernels"])
     if not before.keys() & after.keys() and len(before) == len(after) == 1:
         # One kernel each, renamed: still a before and an after if the architecture is the same.
         (b,), (a,) = before.values(), after.values()
@@ -157,8 +209,17 @@ def _diff_inspect(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differ
     for only, where in ((before.keys() - after.keys(), "old"), (after.keys() - before.keys(), "new")):
         found += [
             Difference(f"{n} on {arch}", NOT_COMPARABLE, f"only in the {where} document")
-            for n, arch in sorted(only)
+            for n, arch, _ in sorted(only)
         ]
+    return found
+
+
+def _by_name(kernels: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int], Mapping[str, Any]]:
+    """By name and architecture, those of the same by their place among them: a library may hold several."""
+    found: dict[tuple[str, str, int], Mapping[str, Any]] = {}
+    for k in kernels:
+        place = sum(1 for n, arch, _ in found if (n, arch) == (k["name"], k["arch"]))
+        found[k["name"], k["arch"], place] = k
     return found
 
 
@@ -167,6 +228,7 @@ def _diff_kernel(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
     if old["counted_in"] != new["counted_in"]:
         return Difference(name, NOT_COMPARABLE, f"counted in {old['counted_in']} and {new['counted_in']}")
     changes = [_change(k, old, new) for k in (*_SMALLER, *_LARGER, *_NEITHER) if old[k] != new[k]]
+    changes += [_change(k, old, new) for k in _EXECUTED if k in old and k in new and old[k] != new[k]]
     changes += _memory_changes(old, new)
     good = [k for k in _SMALLER if _less(new[k], old[k])] + [k for k in _LARGER if _less(old[k], new[k])]
     bad = [k for k in _SMALLER if _less(old[k], new[k])] + [k for k in _LARGER if _less(new[k], old[k])]

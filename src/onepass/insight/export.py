@@ -23,6 +23,7 @@ from onepass.dtypes import DType
 from onepass.errors import BadUserFile
 from onepass.insight import export_text as text
 from onepass.insight.bench import INNER_ROUNDINGS, OWN_ROUNDINGS
+from onepass.insight.wide import in_float64, is_narrow
 from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
@@ -318,7 +319,8 @@ def _test_run(
     with torch.no_grad():
         made.function(*small)
         wide = copy.deepcopy(function).double() if isinstance(function, torch.nn.Module) else function
-        exact = wide(*(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in small))
+        wider = (x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in small)
+        exact = in_float64(wide, *wider, narrow=is_narrow(small))
     if len(made.graphs) != 1:
         raise BadUserFile(file, "takes another graph for fewer rows", "Export it for inputs of one size.")
     return graph.calls[-1], [x for x in tree_leaves(exact) if isinstance(x, Tensor)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,11 @@ INSPECT = (
     "widest_load_bits",
     "widest_store_bits",
     "bytes_in_flight",
+    "barriers_per_row",
+    "memory_instructions_per_row",
+    "bytes_per_row",
 )
+EXPLAIN = ("registers", "spill_bytes", "occupancy", "gbps", "roof_gbps", "attained")
 BENCH = ("median_us", "iqr_us", "gbps", "roof_gbps", "attained", "ideal_bytes")
 QUANTITIES = (*INSPECT, *BENCH)
 
@@ -57,15 +62,19 @@ class Rule:
         return f"{self.quantity}{self.compare}{self.value:g}"
 
 
-def read_gate(text: str) -> tuple[Rule, ...]:
-    """The rules of a gate, at least one.
+def read_gate(text: str, verb: str, has: Sequence[str]) -> tuple[Rule, ...]:
+    """The rules of a gate, at least one, about what a verb has.
 
-    Raises: BadGate for a gate without a rule, a rule that can't be read, an unknown quantity.
+    Raises: BadGate for a gate without a rule, a rule that can't be read, a quantity that is unknown or another verb's.
     """
     parts = [p.strip() for p in text.split(",") if p.strip()]
     if not parts:
         raise BadGate(text, "it has no rule", 'Write one, for example "spill_bytes==0, registers<=64".')
-    return tuple(_rule(text, part) for part in parts)
+    rules = tuple(_rule(text, part) for part in parts)
+    for rule in rules:
+        if rule.quantity not in has:
+            raise BadGate(text, f"`onepass {verb}` has no {rule.quantity}", f"It has {', '.join(has)}.")
+    return rules
 
 
 def _rule(text: str, part: str) -> Rule:
@@ -74,12 +83,14 @@ def _rule(text: str, part: str) -> Rule:
         value = float(found[3]) if found else None
     except ValueError:
         value = None
-    if found is None or value is None:
+    if found is None or value is None or not math.isfinite(value):
         raise BadGate(
-            text, f"{part!r} is no rule", f"Write QUANTITY, one of {' '.join(_COMPARE)}, and a number."
+            text,
+            f"{part!r} is no rule",
+            f"Write QUANTITY, one of {' '.join(_COMPARE)}, and a number; between rules a comma.",
         )
     if found[1] not in QUANTITIES:
-        near = did_you_mean(found[1], QUANTITIES)
+        near = did_you_mean(found[1].lower(), QUANTITIES)
         raise BadGate(text, f"unknown quantity {found[1]!r}", f"{near}Known are {', '.join(QUANTITIES)}.")
     return Rule(found[1], found[2], value)
 
@@ -89,6 +100,12 @@ def broken(rules: Sequence[Rule], records: Mapping[str, Mapping[str, Any]], gate
 
     Raises: BadGate where a record lacks a quantity: what is not known is not passed.
     """
+    if not records:
+        raise BadGate(
+            gate,
+            "there is no kernel that it could be about",
+            "Leave --gate out, or name what becomes kernels.",
+        )
     said = []
     for name, record in records.items():
         for rule in rules:

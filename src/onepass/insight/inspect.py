@@ -18,6 +18,7 @@ from onepass.device import limits_of, of_arch
 from onepass.errors import BadUserFile, CompileError, did_you_mean
 from onepass.insight import binaries
 from onepass.insight.binaries import ELF, FATBIN, Image
+from onepass.insight.executed import Executed, counted, of_built, of_text
 from onepass.runtime.nvrtc import compile_ptx, compile_text, folders
 
 SCHEMA = "onepass.inspect/1"
@@ -31,6 +32,11 @@ IN_FLIGHT_RULE = (
     "walked once from top to bottom"
 )
 STATIC_RULE = "counts are static: how often an instruction stands in the text, whatever loops execute"
+EXECUTED_RULE = (
+    "executed: run in the emulator; memory instructions are those of a warp to global memory, bytes those of every load "
+    "and store, whether a cache serves it or not"
+)
+EXECUTED = ("barriers_per_row", "memory_instructions_per_row", "bytes_per_row")
 SPILLS_UNKNOWN = "spills: only the compiler tells them, and this file holds its result."
 
 
@@ -55,6 +61,7 @@ class KernelFacts:
     threads: int
     threads_from: str
     missing: tuple[str, ...] = ()
+    executed: Executed | None = None
 
     @property
     def spill_bytes(self) -> int | None:
@@ -120,6 +127,8 @@ class KernelFacts:
             "widest_load_bits": self.widest_bits("load"),
             "widest_store_bits": self.widest_bits("store"),
             "bytes_in_flight": code.bytes_in_flight if code else None,
+            "executed": self.executed.to_dict() if self.executed else None,
+            **{name: getattr(self.executed, name) if self.executed else None for name in EXECUTED},
             "lines": _lines(code) if code else [],
             "missing": list(self.missing),
         }
@@ -139,7 +148,7 @@ class Inspection:
             "file": self.file,
             "kind": self.kind,
             "verdict": self.verdict,
-            "rules": [STATIC_RULE, IN_FLIGHT_RULE],
+            "rules": [STATIC_RULE, IN_FLIGHT_RULE, EXECUTED_RULE],
             "kernels": [k.to_dict() for k in self.kernels],
         }
 
@@ -176,8 +185,13 @@ class Inspection:
         )
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """What a gate judges, by kernel and architecture."""
-        return {f"{short(k.name)} on {k.arch}": k.to_dict() for k in self.kernels}
+        """What a gate judges, by kernel and architecture; kernels of one name, as overloads, each for itself."""
+        found: dict[str, dict[str, Any]] = {}
+        for k in self.kernels:
+            name = f"{short(k.name)} on {k.arch}"
+            name = name if name not in found else f"{demangle(k.name)} on {k.arch}"
+            found[name if name not in found else f"{name}, number {len(found) + 1}"] = k.to_dict()
+        return found
 
 
 # Files
@@ -198,12 +212,42 @@ def inspect_file(
     for arch in archs:
         of_arch(arch)
     kind, read = _reader(path)
-    found = read(path, tuple(archs), tuple(include))
+    try:
+        found = read(path, tuple(dict.fromkeys(archs)), tuple(include))
+    except OSError as error:
+        raise BadUserFile(
+            str(path), f"can't be read: {error.strerror or error}", "Name a file that can."
+        ) from error
     if threads is not None:
         found = [replace(k, threads=threads, threads_from="as asked") for k in found]
     if dynamic_shared_bytes:
         found = [replace(k, dynamic_shared_bytes=dynamic_shared_bytes) for k in found]
-    return Inspection(str(path), kind, picked(str(path), found, kernel))
+    chosen = picked(str(path), found, kernel)
+    return Inspection(str(path), kind, _with_executed(path, chosen) if read is _source else chosen)
+
+
+def _with_executed(path: Path, found: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
+    """A source's kernels with what they execute, where a line of it says how they are launched."""
+    text = text_of(path)
+    counts: dict[str, Executed | str] = {}
+    for name in dict.fromkeys(k.name for k in found):
+        called = short(name).removeprefix("(anonymous namespace)::")
+        counts[name] = counted(lambda called=called: of_text(text, path.name, called))  # type: ignore[misc]
+    return tuple(_counting(k, counts[k.name]) for k in found)
+
+
+def _launched(k: KernelFacts, counts: Executed) -> KernelFacts:
+    """With the block that the file launches, where nothing else told of one."""
+    shared = k.dynamic_shared_bytes or counts.shared_bytes
+    if k.threads_from != "assumed":
+        return replace(k, dynamic_shared_bytes=shared)
+    return replace(k, threads=counts.threads, threads_from="its launch line", dynamic_shared_bytes=shared)
+
+
+def _counting(k: KernelFacts, counts: Executed | str) -> KernelFacts:
+    if isinstance(counts, Executed):
+        return replace(_launched(k, counts), executed=counts)
+    return replace(k, missing=(*k.missing, f"executed counts of {short(k.name)}: {counts}"))
 
 
 def picked(path: str, found: Sequence[KernelFacts], kernel: str) -> tuple[KernelFacts, ...]:
@@ -216,26 +260,36 @@ def picked(path: str, found: Sequence[KernelFacts], kernel: str) -> tuple[Kernel
         )
     if not kernel:
         return tuple(found)
-    names = {name: k for k in found for name in (k.name, demangle(k.name), _plain(k.name))}
+    names = {name: k for k in found for name in _names_of(k)}
     if kernel not in names:
         have = ", ".join(dict.fromkeys(demangle(k.name) for k in found))
         raise BadUserFile(path, f"has no kernel {kernel!r}", f"{did_you_mean(kernel, names)}It has {have}.")
-    return tuple(k for k in found if kernel in (k.name, demangle(k.name), _plain(k.name)))
+    return tuple(k for k in found if kernel in _names_of(k))
+
+
+def _names_of(k: KernelFacts) -> tuple[str, ...]:
+    """What a kernel may be called by: in the machine code, in C++ with and without its arguments, by its name alone."""
+    return k.name, demangle(k.name), short(k.name), _plain(k.name)
 
 
 Reader = Callable[[Path, tuple[str, ...], tuple[Path, ...]], list[KernelFacts]]
 
 
 def _reader(path: Path) -> tuple[str, Reader]:
-    if path.is_dir() or path.suffix == ".json":
+    try:
+        exists, folder = path.exists(), path.is_dir()
+    except (OSError, ValueError) as error:  # a name that no file can have, a folder that can't be entered
+        raise BadUserFile(str(path), f"can't be read: {error}", "Name a file that can.") from error
+    if folder or (exists and path.suffix == ".json"):
         return "Triton cache entry", _triton
     if not path.is_file():
-        raise BadUserFile(str(path), "no such file", f"Looked from {Path.cwd()}.")
+        problem = "is no plain file" if exists else "no such file"
+        raise BadUserFile(str(path), problem, f"Looked from {Path.cwd()}.")
     if path.suffix in (".cu", ".cuh"):
         return "CUDA C++ source", _source
     if path.suffix == ".ptx":
         return "PTX", _ptx
-    head = path.read_bytes()[:64]
+    head = _head(path)
     if binaries.arch_of(head):
         return ("Triton cache entry", _triton) if path.with_suffix(".json").is_file() else ("cubin", _cubin)
     if head[:4] in (ELF, FATBIN):
@@ -247,18 +301,42 @@ def _reader(path: Path) -> tuple[str, Reader]:
     )
 
 
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError as error:
+        raise BadUserFile(str(path), f"can't be read: {error.strerror}", "Name a file that can.") from error
+
+
 def _source(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[KernelFacts]:
-    text = path.read_text()
+    text = text_of(path)
+    missing = [str(folder) for folder in include if not folder.is_dir()]
+    if missing:
+        raise BadUserFile(", ".join(missing), "no such folder of headers", f"Looked from {Path.cwd()}.")
     return [k for arch in archs or ("sm_90",) for k in inspect_source(text, path, arch, include)]
+
+
+def text_of(path: Path) -> str:
+    """A text as a compiler takes it: bytes that are no UTF-8 may stand in its comments. Raises: BadUserFile."""
+    content = path.read_bytes()
+    if b"\0" in content:
+        raise BadUserFile(
+            str(path), "is no text: it holds bytes of value 0", "Name a source in ASCII or UTF-8."
+        )
+    return content.decode("utf-8-sig", errors="replace")
 
 
 def inspect_source(text: str, path: Path, arch: str, include: Sequence[Path] = ()) -> list[KernelFacts]:
     """The kernels of a CUDA C++ text, compiled by NVRTC. Raises: BadUserFile with the numbered lines; NoNvrtc."""
     options = tuple(f"--include-path={p}" for p in (path.resolve().parent, *include, *_headers(arch)))
+    name = re.sub(
+        r"[^\w.+-]|[^\x00-\x7f]", "_", path.stem
+    )  # of line information, which the tools garble otherwise
     try:
-        cubin, log = compile_text(text, path.stem, arch, options)
+        cubin, log = compile_text(text, name, arch, options)
         needs_ptx = "__launch_bounds__" in text or _number(arch) < OLDEST_READABLE
-        ptx = compile_ptx(text, path.stem, arch, options) if needs_ptx else ""
+        ptx = compile_ptx(text, name, arch, options) if needs_ptx else ""
     except CompileError as error:
         raise BadUserFile(str(path), error.what(), _compile_advice(error.message)) from error
     return _of_cubin(cubin, arch, resources_by_kernel(log), ptx)
@@ -331,7 +409,7 @@ def _kernels_in(cubin: bytes) -> list[str]:
 
 
 def _ptx(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[KernelFacts]:
-    text = path.read_text()
+    text = text_of(path)
     return [k for a in archs or (binaries.target_of(text) or "sm_90",) for k in _ptx_for(text, path, a)]
 
 
@@ -341,9 +419,19 @@ def _ptx_for(text: str, path: Path, arch: str) -> list[KernelFacts]:
         raise BadUserFile(
             str(path), f"is written for {target}, which {arch} does not run", f"Ask for {target} or later."
         )
+    if target and target[-1] in "af" and target != arch:
+        raise BadUserFile(
+            str(path),
+            f"is written for {target} alone, not for {arch}",
+            "Leave --arch out, or compile it for that.",
+        )
     made = binaries.assemble(path, arch)
     if isinstance(made, tuple):
         return _of_cubin(made[0], arch, resources_by_kernel(made[1]), text)
+    if fault := binaries.fault_in_ptx(made):
+        raise BadUserFile(
+            str(path), f"does not assemble for {arch}: {fault}", "Correct it, or write it anew."
+        )
     bounds = ptx_threads(text)
     return [
         KernelFacts(
@@ -372,6 +460,10 @@ def _cubin(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> lis
         raise BadUserFile(
             str(path), f"is for {arch}, not for {', '.join(archs)}", f"Leave --arch out or say {arch}."
         )
+    if binaries.is_cut_off(code):
+        raise BadUserFile(str(path), "is a cubin that was cut off", "Write it anew.")
+    if binaries.tool("cuobjdump") and isinstance(said := binaries.usage(code, arch), str):
+        raise BadUserFile(str(path), f"is a cubin that cuobjdump does not read: {said}", "Write it anew.")
     return _of_cubin(code, arch)
 
 
@@ -385,12 +477,31 @@ def _fat(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[
             ptx = next((t.code.decode(errors="replace") for t in texts), "")
             found += _of_cubin(image.code, image.arch, threads=ptx_threads(ptx))
     for arch in archs or ([] if cubins else [t.arch for t in texts]):
-        if arch not in [c.arch for c in cubins]:
+        if arch in [c.arch for c in cubins]:
+            continue
+        if older := _next_older(cubins, arch):
+            for image in (c for c in cubins if c.arch == older):
+                found += [_run_on(k, arch) for k in _of_cubin(image.code, older)]
+        else:
             found += [k for t in _runnable(texts, arch) for k in _embedded(t, arch, path)]
     if not found and archs:
         have = ", ".join(dict.fromkeys([c.arch for c in cubins] + [f"PTX for {t.arch}" for t in texts]))
         raise BadUserFile(str(path), f"holds nothing for {', '.join(archs)}", f"It holds {have}.")
     return found
+
+
+def _next_older(cubins: Sequence[Image], arch: str) -> str:
+    """Whose machine code a device takes before PTX: of its major version, the latest minor one not above its own."""
+    able = [
+        c.arch
+        for c in cubins
+        if _number(c.arch) // 10 == _number(arch) // 10 and _number(c.arch) <= _number(arch)
+    ]
+    return max(able, key=_number, default="")
+
+
+def _run_on(k: KernelFacts, arch: str) -> KernelFacts:
+    return replace(k, arch=arch, missing=(*k.missing, f"{arch} runs the machine code for {k.arch}."))
 
 
 def _runnable(texts: Sequence[Image], arch: str) -> list[Image]:
@@ -428,7 +539,7 @@ def _triton(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> li
         arch = binaries.arch_of(cubin) or ""
         if archs and arch not in archs:
             continue
-        warps, shared = int(data["num_warps"]), int(data.get("shared", 0))
+        warps, shared = _counts(file, data)
         for k in _of_cubin(cubin, arch):
             k = _with_spills(k, file.with_suffix(".ptx"))
             found.append(
@@ -439,6 +550,18 @@ def _triton(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> li
             str(path), f"holds nothing for {', '.join(archs)}", "Leave --arch out to see what it holds."
         )
     return found
+
+
+def _counts(file: Path, data: Mapping[str, Any]) -> tuple[int, int]:
+    """Warps and bytes of shared memory a block. Raises: BadUserFile."""
+    warps, shared = data["num_warps"], data.get("shared") or 0
+    if not isinstance(warps, int) or not isinstance(shared, int) or not 1 <= warps <= 32 or shared < 0:
+        raise BadUserFile(
+            str(file),
+            f"has num_warps={warps!r} and shared={shared!r}",
+            "Let Triton write the entry anew: clear its cache.",
+        )
+    return warps, shared
 
 
 def _with_spills(k: KernelFacts, ptx: Path) -> KernelFacts:
@@ -483,14 +606,22 @@ def inspect_generated(
     from onepass.capture.absent import generate
 
     found: list[KernelFacts] = []
-    for arch in archs or ("sm_90",):
-        for built in generate(arch, function, inputs).kernels:
+    for arch in dict.fromkeys(archs) or ("sm_90",):
+        graphs = generate(arch, function, inputs).graphs
+        for graph, built in ((g, b) for g in graphs for b in g.plan.kernels):
             schedule: Any = built.schedule
+            counts = counted(lambda b=built, g=graph: of_built(b, g))  # type: ignore[misc]
             for k in inspect_source(built.source.text, Path(built.source.name), arch):
                 shared = int(getattr(schedule, "shared_bytes", 0))
                 found.append(
-                    replace(
-                        k, threads=schedule.threads, threads_from="its schedule", dynamic_shared_bytes=shared
+                    _counting(
+                        replace(
+                            k,
+                            threads=schedule.threads,
+                            threads_from="its schedule",
+                            dynamic_shared_bytes=shared,
+                        ),
+                        counts,
                     )
                 )
     return Inspection(spec, "generated kernels", picked(spec, found, kernel))
@@ -524,12 +655,18 @@ def _cxx() -> Any:
 
 def short(name: str) -> str:
     """A C++ name as written, without its arguments; a template's stay."""
-    return re.sub(r"\(.*$", "", demangle(name).removeprefix("void "))
+    written = demangle(name).removeprefix("void ")
+    depth = 0
+    for at, c in enumerate(written):
+        if c == "(" and depth == 0 and not written.startswith("(anonymous namespace)", at):
+            return written[:at]
+        depth += (c in "<(") - (c in ">)")
+    return written
 
 
 def _plain(name: str) -> str:
     """The name alone, without its arguments and template's."""
-    return re.split(r"[<(]", demangle(name).removeprefix("void "))[0].rpartition("::")[2]
+    return re.split(r"[<(]", short(name).replace("(anonymous namespace)", ""))[0].rpartition("::")[2]
 
 
 def _access_dict(a: Access) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class Launch:
     shared_bytes: int
     rtol: float | None
     arguments: Mapping[str, Any]  # tensors and numbers by parameter
+    rows: int | None = None  # what `rows` is, where it has a value
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def launch_of(case: Case, parameters: Sequence[Parameter], file: str, seed: int 
         int(known.get("shared", 0)),
         None if rtol is None else float(rtol),
         {n: known[n] for n in kinds},
+        int(known["rows"]) if isinstance(known.get("rows"), int) and known["rows"] > 0 else None,
     )
 
 
