@@ -24,9 +24,11 @@ from onepass.analysis.flow import Box, Cut, Edge, Flow
 from onepass.analysis.fold import fold
 from onepass.analysis.html import page as page_module
 from onepass.analysis.html.layout import Layout, lay_out, spread
-from onepass.analysis.html.page import Fact, Section, page, report_page
+from onepass.analysis.html.page import Fact, Section, page
+from onepass.analysis.html.report_page import report_page
 from onepass.analysis.html.roofline_figure import BOTTOM, LABEL, TOP, Dot, roofline_figure
 from onepass.analysis.html.text import clipped
+from onepass.analysis.machine_code import Access, Instruction, MachineCode
 from onepass.analysis.report import Report, Roof
 from onepass.build import Built, Plan
 from onepass.errors import BadReportPath, CannotWrite
@@ -138,12 +140,59 @@ def test_registers_spills_and_measured_times_of_a_gpu_are_shown(one: Report) -> 
     assert widths[:2] == [round(100 * 14.5 / 16.25, 1), 100.0]
 
 
+SASS = MachineCode(
+    "read",
+    "machine code",
+    (
+        *(Instruction("LDG.E.128", "R4,desc[UR4][R2.64]", Access("global", "load", 128)) for _ in range(4)),
+        Instruction("LDG.E", "R9,desc[UR4][R2.64]", Access("global", "load", 32)),
+        Instruction("STG.E.128", "desc[UR4][R2.64],R4", Access("global", "store", 128)),
+        Instruction("LDS", "R1,[R2]", Access("shared", "load", 32)),
+        Instruction("STL", "[R1],R2", Access("local", "store", 32)),
+        *(Instruction("MUFU.EX2", "R1,R2") for _ in range(3)),
+        Instruction("BAR.SYNC", "0x0"),
+    ),
+)
+
+
 def test_what_the_machine_code_holds_is_shown_where_it_was_read(one: Report) -> None:
-    found = (("LDG 128 bits", "4"), ("instructions", "212"))
-    with_code = replace(one, kernels=(kernel("read", machine_code=found), kernel("unread")))
-    cards = {e.text.split()[0]: e.text for e in Read.page(report_page(with_code)).all("article")}
-    assert "Machine code" in cards["read"] and "LDG 128 bits" in cards["read"] and "212" in cards["read"]
-    assert "Machine code" not in cards["unread"]
+    asked: list[str] = []
+
+    def read() -> MachineCode:
+        asked.append("read")
+        return SASS
+
+    kernels = (
+        kernel("read", read_code=read),
+        kernel("refused", read_code=lambda: "nvdisasm is missing: pip install it"),
+        kernel("unread"),
+    )
+    gpu = replace(one, kernels=kernels)
+    assert gpu.text and gpu.to_dict() and not asked  # neither the text nor the document needs it
+    page = Read.page(report_page(gpu))
+    report_page(gpu)
+    assert asked == ["read"]
+    cards = {e.text.split()[0]: e for e in page.all("article")}
+    facts = [
+        (e.text, page.elements[i + 1].text)
+        for i, e in enumerate(page.elements)
+        if e.tag == "dt"
+        and cards["read"] in e.parents
+        and any("code" in p.attributes.get("class", "") for p in e.parents)
+    ]
+    assert facts == [
+        ("instructions", "12"),
+        ("global loads", "4 × 128 bit, 1 × 32 bit"),
+        ("global stores", "1 × 128 bit"),
+        ("shared loads", "1 × 32 bit"),
+        ("special-function instructions", "3"),
+        ("barriers", "1"),
+        ("shuffles", "0"),
+        ("spills to local memory", "1 × 32 bit"),
+        ("bytes in flight a thread", str(SASS.bytes_in_flight)),
+    ]
+    assert "machine code not read: nvdisasm is missing" in cards["refused"].text
+    assert "Machine code" not in cards["unread"].text and "not read" not in cards["unread"].text
 
 
 def boundary(plan: Plan) -> Counter[tuple[str, str]]:

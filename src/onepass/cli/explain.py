@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from onepass.cli.language import Language
 from onepass.cli.output import Output
 
 
@@ -20,10 +21,13 @@ def explain(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write the report as one HTML page.")
     ] = None,
+    lang: Language = "en",
 ) -> None:
     """Show the kernels, bytes and decisions for a function in a file."""
+    from onepass.analysis.words import words_of
     from onepass.cli.target import blamed, load
 
+    words = words_of(lang)
     output = Output.open(json)
     if html is not None:
         from onepass.analysis.html.page import check_path
@@ -35,10 +39,10 @@ def explain(
 
         with blamed(loaded):
             report = api.explain(loaded.function, *loaded.inputs, run=run)
-    output.text(report.text)
+    output.text(report.told(words))
     if html is not None:
-        report.save(html)
-        output.text(f"\nkept: {html}")
+        report.save(html, lang)
+        output.text("\n" + words("kept_files", files=html))
     if source and not json:
         for kernel in report.kernels:
             output.text(f"\n// {kernel.name}\n{kernel.source.rstrip()}")

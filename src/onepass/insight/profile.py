@@ -15,9 +15,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
+from onepass.analysis.report import STAYS, Report
 from onepass.analysis.roofline import limits_us
 from onepass.analysis.traffic import eager_bytes, memory_bound, ops_inside
-from onepass.api import kernel_rows
+from onepass.api import kernel_rows, report
 from onepass.build import Built
 from onepass.capture.backend import Backend, Run
 from onepass.capture.measure import kernel_times
@@ -139,6 +140,7 @@ class Profile:
     contenders: tuple[Contender, ...]
     left: tuple[str, ...]  # why graphs stay with PyTorch
     id: str = field(default="")
+    report: Report | None = field(default=None, repr=False)  # the plan, its kernels with what they took
 
     def __post_init__(self) -> None:
         forecast = [[g.kernel, g.count, g.eager_bytes, g.fused_bytes, *g.saving_us] for g in self.groups]
@@ -259,7 +261,8 @@ def profile(
         ]
         forecast = tuple(forecasts(backend.compiled, ops, device))
         told("kernels where they stand")
-        measured = measure(forecast, backend, run["onepass"])
+        took = kernel_times(backend.compiled, run["onepass"])
+        measured = measure(forecast, backend.compiled, took)
         told("whole steps in turn")
         steps = interleaved(run, rounds, device)
         contenders = tuple(
@@ -272,6 +275,9 @@ def profile(
         measured,
         contenders,
         tuple(backend.left),
+        report=report(
+            [program.plan for program in backend.compiled], took, [f"{STAYS}{why}" for why in backend.left]
+        ),
     )
 
 
@@ -425,12 +431,13 @@ def stream_us(nbytes: int, device: torch.device) -> float:
     return min(statistics.median(samples) for samples in cold(calls, 1, PASSES, device).values())
 
 
-def measure(forecast: Sequence[Group], backend: Recording, call: Callable[[], Any]) -> tuple[Group, ...]:
-    """The groups with what their kernels took, in the program."""
-    times = kernel_times(backend.compiled, call)
+def measure(
+    forecast: Sequence[Group], programs: Sequence[Compiled], times: Sequence[list[float]]
+) -> tuple[Group, ...]:
+    """The groups with what their kernels took, in the programs."""
     took: dict[Any, float] = {}
     order = []
-    for program, measured in zip(backend.compiled, times, strict=True):
+    for program, measured in zip(programs, times, strict=True):
         for row in kernel_rows(program.plan, measured):
             key = (row.name, row.rows, row.cols, row.dtypes, row.bytes_read + row.bytes_written)
             if key not in took:
