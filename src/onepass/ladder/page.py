@@ -71,17 +71,17 @@ def ladder_page(report: Report, words: Words, verdict: str = "") -> str:
         ),
     ]
     told = "\n".join([verdict or report.verdict(), *report.lines()])
-    return page("onepass ladder", told, _facts(report), [s for s in sections if s is not None], words)
+    return page("onepass ladder", told, _facts(report, words), [s for s in sections if s is not None], words)
 
 
-def _facts(report: Report) -> list[Fact]:
+def _facts(report: Report, words: Words) -> list[Fact]:
     study, machine = report.study, report.study.machine
     return [
         Fact(report.say("page_ladder"), report.title),
         Fact(report.say("page_device"), machine.name),
         Fact(report.say("page_rows"), f"{study.rows:,}"),
         Fact(
-            report.say("column_share"),
+            words("roof_datasheet"),
             f"{machine.datasheet_gbps:,.0f} GB/s, {machine.fp32_gflops / 1e3:.1f} TFLOP/s",
         ),
         Fact(report.say("page_ridge"), f"{machine.ridge:.1f} FLOP/B"),
