@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from harness import verb_pages
 from harness.pages import EVIL, encoder, hostile, kernel, planned
-from harness.verb_pages import pages
 from onepass.analysis.html.report_page import report_page
 from onepass.analysis.report import Report
 from onepass.analysis.words import Words
@@ -85,9 +85,9 @@ MADE: dict[str, Callable[[], str]] = {
     "hostile": lambda: report_page(hostile()),
     "hostile zh": lambda: report_page(hostile(), Words("zh")),
 } | {
-    f"{name} {language}": partial(lambda name, language: pages(language)[name], name, language)
+    f"{name} {language}": partial(make, Words(language))
     for language in ("en", "zh")
-    for name in ("profile", "profile of 60 groups", "ladder", "ladder measured", "demo")
+    for name, make in verb_pages.MADE.items()
 }
 # Pictures on each: roofline and data flow, and what a verb has of its own.
 PICTURES = {"profile": 4, "ladder": 2}

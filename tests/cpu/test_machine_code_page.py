@@ -105,7 +105,7 @@ def test_without_a_disassembler_the_page_says_so(
     told = report([hopper[0]], [[]], [])
     page = report_page(told)
     assert "machine code not read: nvdisasm is missing: pip install" in page.replace("&#39;", "'")
-    assert facts(page) == {} and "未读取机器码:缺少 nvdisasm" in report_page(told, Words("zh"))
+    assert facts(page) == {} and "未读取机器码\uff1a缺少 nvdisasm\uff1a" in report_page(told, Words("zh"))
 
 
 def test_an_architecture_that_no_disassembler_knows_is_said_plainly() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -100,13 +101,10 @@ def demonstrated() -> Story:
     )
 
 
-def pages(language: str) -> dict[str, str]:
-    """A page of each verb by name."""
-    words = Words(language)
-    return {
-        "profile": profile_page(profiled(), words),
-        "profile of 60 groups": profile_page(profiled(60), words),
-        "ladder": ladder_page(Report(ladder(False), language), words),
-        "ladder measured": ladder_page(Report(ladder(True), language), words),
-        "demo": demo_page(demonstrated(), words),
-    }
+MADE: dict[str, Callable[[Words], str]] = {
+    "profile": lambda words: profile_page(profiled(), words),
+    "profile of 60 groups": lambda words: profile_page(profiled(60), words),
+    "ladder": lambda words: ladder_page(Report(ladder(False), words.language), words),
+    "ladder measured": lambda words: ladder_page(Report(ladder(True), words.language), words),
+    "demo": lambda words: demo_page(demonstrated(), words),
+}

@@ -100,7 +100,7 @@ def _page(story: "Story", words: "Words") -> Group:
     from onepass.insight.demo import page as told
 
     experiment = story.experiment
-    ways = [told.experiment_row(way) for way in experiment.ways]
+    ways = [told.experiment_row(way, words) for way in experiment.ways]
     answers = told.answers_rows(story, words)
     parts: list[RenderableType] = [
         Text(told.verdict(story, words), style="bold"),

@@ -141,7 +141,7 @@ def _groups(found: Profile, words: Words) -> Section | None:
     picture = ranges(
         title, words("profile_axis"), [_ranged(g, words) for g in _ordered(found)], keys, False, words
     )
-    rows = table(title, groups_head(words), groups_rows(found, words), " nnnnnw", words)
+    rows = table(title, groups_head(words), groups_rows(found, words), " nnnnns", words)
     return Section("groups", title, joined([paragraph(words("profile_picture")), picture, rows]))
 
 

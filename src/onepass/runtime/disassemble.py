@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ def disassemble(cubin: bytes) -> dict[str, MachineCode] | str:
     path = tool("nvdisasm")
     if path is None:
         return how_to_get("nvdisasm")
+    return _disassembled(path, cubin)
+
+
+@lru_cache(maxsize=64)
+def _disassembled(path: str, cubin: bytes) -> dict[str, MachineCode] | str:
+    """Kept, as it takes half a second and a page in another language asks again."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

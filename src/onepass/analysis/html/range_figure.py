@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from onepass.analysis.html.text import clipped, columns, text_width
+from onepass.analysis.html.text import clipped, text_width
 
-WIDTH = 860.0  # px
-LEFT, RIGHT = 250.0, 640.0  # of the plot; names stand to its left, values to its right
+# px. Names stand to the left of the plot, values to its right, each as wide as the longest, up to a limit.
+PLOT = 340.0
+NAME, VALUE = 240.0, 240.0
+GAP, EDGE = 14.0, 8.0
 TOP, ROW = 12.0, 26.0
 FONT = 11.0
 MOST_ROWS = 40  # a longer picture compares nothing any more
@@ -60,9 +62,9 @@ class RangeFigure:
     left_out: int
     height: float
     bottom: float
-    width: float = WIDTH
-    left: float = LEFT
-    right: float = RIGHT
+    width: float
+    left: float
+    right: float
     top: float = TOP
     shown: int = MOST_ROWS
 
@@ -83,7 +85,9 @@ def range_figure(rows: Sequence[Ranged], logarithmic: bool = False) -> RangeFigu
         if logarithmic
         else _steps(min(*values, 0.0), max(*values, 0.0))
     )
-    x = _scale(ticks[0], ticks[-1], logarithmic)
+    left = _widest([r.name for r in shown], NAME) + GAP + EDGE
+    right = left + PLOT
+    x = _scale(ticks[0], ticks[-1], left, right, logarithmic)
     bottom = TOP + ROW * len(shown)
     return RangeFigure(
         tuple(Mark(x(t), f"{t:,.6g}") for t in ticks),
@@ -92,31 +96,39 @@ def range_figure(rows: Sequence[Ranged], logarithmic: bool = False) -> RangeFigu
         len(able) - len(shown),
         bottom + 46,
         bottom,
+        max(
+            right + GAP + _widest([r.says for r in shown], VALUE) + EDGE,
+            right + text_width(f"{ticks[-1]:,.6g}", FONT),
+        ),
+        left,
+        right,
     )
 
 
+def _widest(texts: Sequence[str], most: float) -> float:
+    return min(max(text_width(text, FONT) for text in texts), most)
+
+
 def _row(row: Ranged, y: float, x: Scale) -> DrawnRow:
-    bar = None if row.low is None or row.high is None else (x(row.low), x(row.high))
-    room = int((LEFT - 16) / text_width("0", FONT))
-    space = int((WIDTH - RIGHT - 24) / text_width("0", FONT))
+    letters = int(NAME / text_width("0", FONT)), int(VALUE / text_width("0", FONT))
     return DrawnRow(
         y,
-        clipped(row.name, room),
+        clipped(row.name, letters[0]),
         f"{row.name}: {row.says}",
-        row.says if columns(row.says) <= space else clipped(row.says, space),
-        bar,
+        clipped(row.says, letters[1]),
+        None if row.low is None or row.high is None else (x(row.low), x(row.high)),
         None if row.point is None else x(row.point),
         row.measured,
         row.link,
     )
 
 
-def _scale(low: float, high: float, logarithmic: bool) -> Scale:
+def _scale(low: float, high: float, left: float, right: float, logarithmic: bool) -> Scale:
     def linear(value: float) -> float:
-        return LEFT + (RIGHT - LEFT) * (value - low) / (high - low)
+        return left + (right - left) * (value - low) / (high - low)
 
     def log(value: float) -> float:
-        return LEFT + (RIGHT - LEFT) * math.log(value / low) / math.log(high / low)
+        return left + (right - left) * math.log(value / low) / math.log(high / low)
 
     return log if logarithmic else linear
 

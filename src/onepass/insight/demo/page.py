@@ -89,9 +89,9 @@ def experiment_head(words: Words) -> list[str]:
     return [*(words(name) for name in names), "GB/s", words("demo_times_eager"), words("demo_error")]
 
 
-def experiment_row(way: Way) -> list[str]:
+def experiment_row(way: Way, words: Words) -> list[str]:
     return [
-        way.name,
+        words.phrase(way.name),
         str(way.kernels),
         f"{way.bytes_moved / 1e6:,.1f}",
         spread(way.us, ",.0f"),
@@ -117,14 +117,18 @@ def demo_page(story: Story, words: Words) -> str:
     ways = table(
         experiment_title(experiment, words),
         experiment_head(words),
-        [experiment_row(way) for way in experiment.ways],
+        [experiment_row(way, words) for way in experiment.ways],
         " nnnnnn",
         words,
     )
     sections = [
         Section("model", words("demo_model"), model),
         Section("answers", words("demo_answers"), answers),
-        Section("experiment", experiment_title(experiment, words), ways),
+        Section(
+            "experiment",
+            "GELU + Add + LayerNorm",
+            joined([paragraph(experiment_title(experiment, words)), ways]),
+        ),
         Section(
             "plan",
             words("demo_plan"),
