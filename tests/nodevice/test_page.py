@@ -25,6 +25,7 @@ from onepass.analysis.fold import fold
 from onepass.analysis.html import page as page_module
 from onepass.analysis.html.layout import Layout, lay_out, spread
 from onepass.analysis.html.page import Fact, Section, page
+from onepass.analysis.html.range_figure import Ranged, RangeFigure, range_figure
 from onepass.analysis.html.report_page import report_page
 from onepass.analysis.html.roofline_figure import BOTTOM, LABEL, TOP, Dot, roofline_figure
 from onepass.analysis.html.text import clipped
@@ -580,6 +581,70 @@ def test_long_names_keep_both_ends() -> None:
     assert clipped("a" * 10, 10) == "a" * 10
     short = clipped("first_" + "x" * 50 + "_last", 20)
     assert len(short) == 20 and short.startswith("first_") and short.endswith("_last")
+
+
+# Forecast beside measurement
+
+
+def shifted(figure: RangeFigure) -> RangeFigure:
+    """A figure whose points stand a tenth of the plot too far right."""
+    by = (figure.right - figure.left) / 10
+    return replace(figure, rows=tuple(replace(r, point=(r.point or 0) + by) for r in figure.rows))
+
+
+def misplaced(figure: RangeFigure, rows: list[Ranged], logarithmic: bool) -> list[str]:
+    """Bars and points that do not stand where the axis says."""
+    first, last = figure.ticks[0], figure.ticks[-1]
+    low, high = (float(t.text.replace(",", "")) for t in (first, last))
+
+    def value(at: float) -> float:
+        share = (at - first.at) / (last.at - first.at)
+        return low * (high / low) ** share if logarithmic else low + (high - low) * share
+
+    found = []
+    for row, drawn in zip(rows, figure.rows, strict=True):
+        for name, given, at in (
+            ("low", row.low, drawn.bar and drawn.bar[0]),
+            ("high", row.high, drawn.bar and drawn.bar[1]),
+            ("point", row.point, drawn.point),
+        ):
+            if (given is None) != (at is None):
+                found.append(f"{row.name} {name} is there or not")
+            elif given is not None and at is not None and value(at) != pytest.approx(given, abs=1e-6):
+                found.append(f"{row.name} {name}")
+    return found
+
+
+SAVED = [
+    Ranged("a", 100.0, 180.0, 150.0, ""),
+    Ranged("b", -30.0, -10.0, None, ""),
+    Ranged("c", 5.0, 5.0, 700.0, ""),
+]
+RATIOS = [
+    Ranged("v2", 1.0, 6.0, 4.2, ""),
+    Ranged("f4", 0.2, 1.0, 0.13, ""),
+    Ranged("v9", None, None, 1.0, ""),
+]
+
+
+@pytest.mark.parametrize(("rows", "logarithmic"), [(SAVED, False), (RATIOS, True)], ids=["saved", "ratios"])
+def test_forecasts_and_measurements_stand_where_the_axis_says(rows: list[Ranged], logarithmic: bool) -> None:
+    figure = range_figure(rows, logarithmic)
+    assert figure is not None
+    assert misplaced(figure, rows, logarithmic) == []
+    assert misplaced(shifted(figure), rows, logarithmic)
+    ends = [at for r in figure.rows for at in (*(r.bar or ()), r.point) if at is not None]
+    assert figure.left <= min(ends) and max(ends) <= figure.right <= figure.width
+    neutral = next(t for t in figure.ticks if t.text == ("1" if logarithmic else "0"))
+    assert figure.one == neutral.at
+
+
+def test_more_rows_than_a_picture_compares_are_counted() -> None:
+    rows = [Ranged(f"k{i}", 1.0, 2.0, 1.5, "") for i in range(57)]
+    figure = range_figure([*rows, Ranged("nothing", None, None, None, "")])
+    assert figure is not None and (len(figure.rows), figure.left_out) == (40, 17)
+    assert range_figure([Ranged("nothing", None, None, None, "")]) is None
+    assert range_figure([Ranged("zero", 0.0, 0.0, 0.0, "")]) is not None
 
 
 # Keeping it

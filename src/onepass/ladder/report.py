@@ -75,6 +75,8 @@ class Report:
         first = self.study.ladder.rungs[0].operator
         able = [e for e in self.study.at(cols) if e.us and e.rung.operator == first]
         right = [e for e in able if not e.failed] or able
+        if not right:
+            return self.say("best_none", cols=cols, operator=first)
         best = min(reversed(right), key=lambda e: e.us or 0.0)  # of equals the highest
         share, of = self._share(best)
         return self.say(

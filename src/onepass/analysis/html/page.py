@@ -56,16 +56,18 @@ def page(
     """
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
     policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'"
-    return render(
-        "page.html.j2",
-        words,
-        title=title,
-        verdict=verdict.splitlines(),
-        facts=facts,
-        sections=sections,
-        style=style,
-        script=script,
-        policy=policy,
+    return str(
+        render(
+            "page.html.j2",
+            words,
+            title=title,
+            verdict=verdict.splitlines(),
+            facts=facts,
+            sections=sections,
+            style=style,
+            script=script,
+            policy=policy,
+        )
     )
 
 
