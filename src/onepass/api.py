@@ -14,8 +14,8 @@ import torch
 
 from onepass.analysis.flow import Cut, Flow, flow
 from onepass.analysis.occupancy import occupancy
-from onepass.analysis.report import STAYS, DecisionRow, KernelRow, LeftRow, Report, Roof, Totals
-from onepass.analysis.roofline import bound, peak_gflops
+from onepass.analysis.report import STAYS, DecisionRow, KernelRow, LeftRow, Report, Totals
+from onepass.analysis.roofline import Roof, bound
 from onepass.analysis.traffic import eager_bytes, memory_bound, number, ops_inside, values
 from onepass.build import Built, Plan
 from onepass.capture.backend import Backend
@@ -24,6 +24,7 @@ from onepass.capture.whole import user_line
 from onepass.errors import CannotFuse, OnepassError
 from onepass.plan.choose import kernel_name
 from onepass.plan.decision import REASONS
+from onepass.runtime.calibration import cpu_name, model_roof, roofs_of
 from onepass.runtime.disassemble import machine_code
 
 P = ParamSpec("P")
@@ -104,11 +105,12 @@ def plan_flow(plan: Plan, rows: Sequence[KernelRow], first_kernel: int = 0) -> F
 
 
 def roofs(plans: Sequence[Plan]) -> tuple[Roof, ...]:
-    """What the device of the first kernel reaches, as the time model has it."""
+    """What is known of the device of the first kernel, and what the time model takes it to reach."""
     device = next((k.device for plan in plans for k in plan.kernels), None)
     if device is None:
         return ()
-    return (Roof("time model", device.bandwidth_gbps, peak_gflops(device), device.source),)
+    known = roofs_of(cpu_name() if device.kind == "cpu" else device.name)
+    return (*known, model_roof(device))
 
 
 def _requires_grad(f: Callable[..., Any], inputs: tuple[Any, ...]) -> bool:

@@ -15,10 +15,12 @@ from onepass.ir.cluster import Call, Cluster, Program
 from onepass.ir.kernel import Kernel
 from onepass.plan.bias import hand_over
 from onepass.plan.choose import Candidate, Schedule, candidates, kernel_name
-from onepass.plan.cost import Hints, Traffic, number, time_us, traffic
+from onepass.plan.cost import Hints, Traffic, number, traffic
 from onepass.plan.decision import Decision
 from onepass.plan.merge import merge
+from onepass.plan.predict import predicted_us
 from onepass.plan.spaces import lay_out
+from onepass.runtime.calibration import rates_of
 from onepass.runtime.load import at_once, binary, cpu_kernel
 
 
@@ -27,7 +29,7 @@ class Built:
     """One kernel of a built program.
 
     ``source`` is what the compiler gets, ``traffic`` the bytes and operations at typical sizes, ``predicted_us`` what
-    the time model makes of them.
+    the time model makes of them, by this device's measured rates where `onepass calibrate` ran.
     """
 
     cluster: Cluster
@@ -105,13 +107,13 @@ def one(cluster: Cluster, hints: Hints, compiled: bool) -> Built:
     if isinstance(found, str):
         raise NotLowered(f"{cluster.origins}: {found}")
     device = of(cluster.device)
-    work = traffic(cluster, hints)
+    work, rates = traffic(cluster, hints), rates_of(device)
     tried: list[Built] = []
     for kernel, schedule in found:
         source = emit(kernel, schedule, kernel_name(schedule, cluster))
         resources = binary(source, device.arch).resources if compiled and device.kind == "cuda" else None
         elements = number(cluster.space.numel, hints)
-        predicted = time_us(work, device)
+        predicted = predicted_us(kernel, schedule, work, device, rates, hints, resources)
         tried.append(Built(cluster, kernel, schedule, source, device, work, elements, predicted, resources))
         if tried[-1].spill_bytes == 0:
             break

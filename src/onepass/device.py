@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from onepass.errors import NoSuchArchitecture, OnepassError
+from onepass.errors import NoSuchArchitecture, UnknownGpu
 
 
 @dataclass(frozen=True)
@@ -369,48 +369,6 @@ class Card:
             },
             "note": self.note,
         }
-
-
-@dataclass(eq=False)
-class UnknownGpu(OnepassError):
-    """A GPU's name that the table does not have."""
-
-    name: str
-    nearest: tuple[str, ...]
-
-    def what(self) -> str:
-        return f"no GPU named {self.name!r} in the table"
-
-    def advice(self) -> str:
-        near = f"Near it: {', '.join(self.nearest)}. " if self.nearest else ""
-        return f"{near}`onepass devices` lists all; a GPU that is not there can be measured: `onepass calibrate`."
-
-
-@dataclass(eq=False)
-class NoRoof(OnepassError):
-    """A device of which neither a datasheet's nor a measured roof is known."""
-
-    name: str
-
-    def what(self) -> str:
-        return f"no roof is known for {self.name}: it is no GPU of the table, and was not measured here"
-
-    def advice(self) -> str:
-        return "Measure it with `onepass calibrate`, or name a GPU of `onepass devices` with --device."
-
-
-@dataclass(eq=False)
-class NotPresent(OnepassError):
-    """A device that kernels were to be timed on and that this machine does not have."""
-
-    name: str
-    present: tuple[str, ...]
-
-    def what(self) -> str:
-        return f"{self.name} is not in this machine, which has {', '.join(self.present)}: nothing can be timed on it"
-
-    def advice(self) -> str:
-        return "Leave --run out, or leave --device out to time on what is here."
 
 
 @cache

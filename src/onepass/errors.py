@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 
 class OnepassError(Exception):
@@ -23,6 +26,12 @@ class OnepassError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what()}\n{self.advice()}".rstrip()
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest names and a space behind it; empty where none is near."""
+    nearest = difflib.get_close_matches(name, list(known), 3, 0.4)
+    return f"Did you mean {' or '.join(nearest)}? " if nearest else ""
 
 
 @dataclass(eq=False)
@@ -65,9 +74,53 @@ class NoSuchArchitecture(OnepassError):
         return f"architecture {self.name!r} is not known"
 
     def advice(self) -> str:
-        nearest = difflib.get_close_matches(self.name, self.known, 3, 0.4)
-        said = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
-        return f"{said}Known are {', '.join(self.known)}."
+        return f"{did_you_mean(self.name, self.known)}Known are {', '.join(self.known)}."
+
+
+@dataclass(eq=False)
+class UnknownGpu(OnepassError):
+    """A GPU's name that the table does not have."""
+
+    name: str
+    nearest: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"no GPU named {self.name!r} in the table"
+
+    def advice(self) -> str:
+        near = f"Near it: {', '.join(self.nearest)}. " if self.nearest else ""
+        return f"{near}`onepass devices` lists all; a GPU that is not there can be measured: `onepass calibrate`."
+
+
+@dataclass(eq=False)
+class NoRoof(OnepassError):
+    """A device of which neither a datasheet's nor a measured roof is known."""
+
+    name: str
+
+    def what(self) -> str:
+        return f"no roof is known for {self.name}: it is no GPU of the table, and was not measured here"
+
+    def advice(self) -> str:
+        return "Measure it with `onepass calibrate`, or name a GPU of `onepass devices` with --device."
+
+
+@dataclass(eq=False)
+class NotPresent(OnepassError):
+    """A device that kernels were to be timed on and that the inputs are not on."""
+
+    name: str
+    where: str  # where they are
+    present: tuple[str, ...]
+
+    def what(self) -> str:
+        return (
+            f"example_inputs() are on {self.where}, not on {self.name}: nothing can be timed there; this machine has "
+            f"{', '.join(self.present)}"
+        )
+
+    def advice(self) -> str:
+        return "Leave --run out, or leave --device out to time where the inputs are."
 
 
 @dataclass(eq=False)
@@ -126,6 +179,15 @@ class CannotWrite(OnepassError):
 
     def advice(self) -> str:
         return "Name another place, or make this one writable."
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Raises: CannotWrite, of this file or folder, for an error of the system."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotWrite(str(path), error.strerror or str(error)) from error
 
 
 @dataclass(eq=False)
@@ -460,3 +522,47 @@ class HostTooSlow(OnepassError):
 
     def advice(self) -> str:
         return "Time the call in a CUDA graph, or on more data."
+
+
+@dataclass(eq=False)
+class BadLadder(OnepassError):
+    """A folder of kernels can't be read as a ladder."""
+
+    path: str
+    problem: str
+
+    def what(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+    def advice(self) -> str:
+        return "docs/ladder/new.md says what a ladder's folder holds."
+
+
+@dataclass(eq=False)
+class NoSuchRung(OnepassError):
+    """A ladder has no rung, or there is no ladder, of a name."""
+
+    name: str
+    where: str
+    near: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"there is no {self.name!r} among {self.where}"
+
+    def advice(self) -> str:
+        return f"Near it: {', '.join(self.near)}."
+
+
+@dataclass(eq=False)
+class BadRung(OnepassError):
+    """A kernel file can't be run as a rung."""
+
+    path: str
+    problem: str
+    remedy: str
+
+    def what(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+    def advice(self) -> str:
+        return self.remedy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,10 @@ from typer.testing import CliRunner
 
 from onepass.cli.app import _application
 from onepass.emulate import Buffer
+from onepass.errors import BadRung
 from onepass.ladder import emulated
 from onepass.ladder.compiled import Compiled, compile_step
 from onepass.ladder.emulated import Counts, Finding, run
-from onepass.ladder.errors import BadRung
 from onepass.ladder.launch import Loaded
 from onepass.ladder.machine import named
 from onepass.ladder.measure import Bench, Place, measure
@@ -374,3 +375,9 @@ def test_arguments_lie_where_a_launch_finds_them() -> None:
         assert values == [tensors["x"].data_ptr(), tensors["y"].data_ptr(), 7, 9]
         assert ctypes.c_int32.from_address(slots[2]).value == 7  # as an int parameter reads it
     assert len(seen[0]) == 4 and len(seen[1]) == 1
+    # The kernel has addresses only: a tensor between two kernels must live as long as what was prepared with it.
+    scratch = weakref.ref(tensors["x"])
+    del tensors
+    assert scratch() is not None and prepared
+    del prepared
+    assert scratch() is None

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from harness.oracle import capture
 from onepass.analysis.flow import Box, Cut, Edge, Flow, Op
-from onepass.analysis.report import DecisionRow, KernelRow, LeftRow, Report, Roof, Totals
+from onepass.analysis.report import DecisionRow, KernelRow, LeftRow, Report, Totals
+from onepass.analysis.roofline import Roof
 from onepass.api import report
 from onepass.build import Plan, build, fit
 

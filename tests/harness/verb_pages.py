@@ -45,6 +45,8 @@ def profiled(groups: int = 12) -> Profile:
     found = tuple(replace(kinds[i % 5], kernel=f"{kinds[i % 5].kernel}_{i}") for i in range(groups))
     return Profile(
         "NVIDIA H200",
+        {"matmul": 4000.0, "attention": 0.0, "memory-bound": 3000.0},
+        9000.0,
         (
             OpTime("mm", "mm.default", "matmul", 4000.0),
             OpTime("gelu", "gelu.default", "memory-bound", 3000.0),

@@ -15,7 +15,6 @@ from onepass.device import (
     KNOWN,
     Card,
     Limits,
-    UnknownGpu,
     absent,
     architectures,
     cards,
@@ -23,7 +22,7 @@ from onepass.device import (
     limits_of,
     of,
 )
-from onepass.errors import OnepassError
+from onepass.errors import OnepassError, UnknownGpu
 
 # Datasheets give bandwidth in three or four digits (900 for 898) and arithmetic in two or three (14 for 14.13).
 BANDWIDTH_ROUNDING, FP32_ROUNDING = 0.004, 0.0095

@@ -11,10 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from onepass.device import UnknownGpu
-from onepass.errors import NoNvrtc
+from onepass.errors import BadLadder, NoNvrtc, NoSuchRung, UnknownGpu
 from onepass.ladder.compiled import Compiled, compile_step
-from onepass.ladder.errors import BadLadder, NoSuchRung
 from onepass.ladder.expression import evaluate
 from onepass.ladder.machine import named, occupied
 from onepass.ladder.report import languages

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import unescape
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -27,10 +27,11 @@ from onepass.analysis.html.layout import Layout, lay_out, spread
 from onepass.analysis.html.page import Fact, Section, page
 from onepass.analysis.html.range_figure import Ranged, RangeFigure, range_figure
 from onepass.analysis.html.report_page import report_page
-from onepass.analysis.html.roofline_figure import BOTTOM, LABEL, TOP, Dot, roofline_figure
+from onepass.analysis.html.roofline_figure import BOTTOM, COLOURS, LABEL, TOP, Dot, roofline_figure
 from onepass.analysis.html.text import clipped
 from onepass.analysis.machine_code import Access, Instruction, MachineCode
-from onepass.analysis.report import Report, Roof
+from onepass.analysis.report import Report
+from onepass.analysis.roofline import Roof
 from onepass.build import Built, Plan
 from onepass.errors import BadReportPath, CannotWrite
 from onepass.ir.cluster import Cluster
@@ -327,6 +328,14 @@ def test_text_stands_out_from_what_is_behind_it(scheme: int) -> None:
         assert contrast(colours[line], colours["page"]) >= 3, line
 
 
+def test_a_picture_by_itself_has_the_light_colours_of_a_page() -> None:
+    light = re.findall(r":root \{(.*?)\}", (FOLDER / "style.css").read_text(), re.DOTALL)[0]
+    page_s = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", light))
+    roofs = {"measured": "measured-roof", "datasheet": "datasheet-roof", "time model": "model-roof"}
+    assert {name: page_s[roofs.get(name, name)] for name in COLOURS} == COLOURS
+    assert contrast(COLOURS["point"], COLOURS["page"]) >= 3
+
+
 def contrast(a: str, b: str) -> float:
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -546,13 +555,7 @@ def test_roofs_and_points_stand_where_the_axes_say() -> None:
 
 
 def test_a_roof_whose_arithmetic_is_not_known_is_a_slope_alone() -> None:
-    @dataclass(frozen=True)
-    class Slope:
-        kind: str = "measured"
-        bandwidth_gbps: float = 790.0
-        peak_gflops: float | None = None
-
-    figure = roofline_figure([Slope()], [Dot("a", 0.5, 100.0, True)])
+    figure = roofline_figure([Roof("measured", 790.0, None, "")], [Dot("a", 0.5, 100.0, True)])
     assert figure is not None
     assert figure.roofs[0].path.count("L") == 1 and "not known" in figure.roofs[0].says
 

@@ -11,13 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from onepass.analysis.html.page import report_page
+from onepass.analysis.html.roofline_figure import MOST_LABELS
+from onepass.analysis.html.text import text_width
 from onepass.analysis.roofline import Point, Roof, Roofline, datasheet_roof
+from onepass.api import explain
 from onepass.cli import main
 from onepass.device import find
 from onepass.errors import MissingPackage
-from onepass.insight.roofline_picture import LEFT, MOST_NAMED, WIDTH, axes, corners, png, point_words, svg
-from onepass.runtime.calibration import Calibration, MemoryRoof, keep
+from onepass.insight.roofline_picture import figure_of, png, svg
+from onepass.runtime.calibration import Calibration, MemoryRoof, cpu_name, keep
 
 # LayerNorm in fp32 of 65536 rows of 1024: seven operations and eight bytes an element.
 ELEMENTS = 65536 * 1024
@@ -66,17 +71,22 @@ def test_above_the_roof_is_a_contradiction_and_no_win() -> None:
 
 @pytest.mark.parametrize("flops", [1, 7, 10_000])
 @pytest.mark.parametrize("roofs", [(SHEET,), (SHEET, MEASURED)])
-def test_axes_go_past_all_points_and_ridges(flops: int, roofs: tuple[Roof, ...]) -> None:
+def test_the_plot_goes_past_all_points_and_ridges(flops: int, roofs: tuple[Roof, ...]) -> None:
     points = (replace(NORM, flops=flops * ELEMENTS), replace(NORM, measured_us=1e6))
-    shown = axes(Roofline("V100", roofs, points))
-    for x in [p.ai for p in points] + [r.ridge for r in roofs if r.ridge]:
-        assert shown.ai[0] * 1.5 < x < shown.ai[1] / 1.5
-    for p in points:
-        assert shown.gflops[0] * 1.5 < p.gflops(roofs[-1]) < shown.gflops[1] / 1.5
-    for roof in roofs:
-        for x, y in corners(roof, shown):
-            assert shown.ai[0] <= x <= shown.ai[1]
-            assert shown.gflops[0] * 0.999 <= y <= shown.gflops[1]
+    figure = figure_of(Roofline("V100", roofs, points))
+    assert len(figure.dots) == len(points)
+    for x, y in [*((d.x, d.y) for d in figure.dots), *(roof.corners[1] for roof in figure.roofs)]:
+        assert figure.left + 10 < x < figure.right - 10 and figure.top + 10 < y < figure.bottom - 10
+    for roof in figure.roofs:
+        assert roof.corners[-1][0] == pytest.approx(figure.right)
+        assert all(figure.left - 0.1 <= x and y <= figure.bottom + 0.1 for x, y in roof.corners)
+
+
+def test_the_roof_that_counts_is_the_measured_one_wherever_it_stands() -> None:
+    model = Roof("time model", 800.0, 15700.0, "assumed")
+    for roofs in ((MEASURED, SHEET, model), (model, SHEET, MEASURED)):
+        assert Roofline("V100", roofs, ()).roof is MEASURED
+    assert Roofline("V100", (SHEET, model), ()).roof is SHEET
 
 
 def test_the_sentence_counts_kernels_on_each_side() -> None:
@@ -109,43 +119,53 @@ def marks(root: ET.Element, tag: str, kind: str) -> list[ET.Element]:
     ]
 
 
-def test_the_picture_has_both_roofs_and_each_kernel() -> None:
+def words(root: ET.Element) -> str:
+    return "\n".join(t.text or "" for t in root.iter("{http://www.w3.org/2000/svg}text"))
+
+
+def test_the_picture_has_its_roofs_and_each_kernel() -> None:
     timed = replace(NORM, name="timed & <named>", measured_us=1000.0)
-    root = drawn(Roofline("V100", (SHEET, MEASURED), (NORM, timed)))
-    assert len(marks(root, "polyline", "datasheet")) == len(marks(root, "polyline", "measured")) == 1
-    assert len(marks(root, "circle", "hollow")) == len(marks(root, "circle", "point")) == 1
-    words = " ".join("".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text"))
-    assert "timed & <named>" in words and "ridge 17.4" in words
-    text = svg(Roofline("V100", (SHEET,), (NORM,)))
-    assert "stroke-dasharray" in text and "prefers-color-scheme: dark" in text
-    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|<script", text)
+    root = drawn(Roofline("V100", (SHEET, MEASURED), (NORM, timed, replace(NORM, name="copy", flops=0))))
+    assert len(marks(root, "path", "datasheet")) == len(marks(root, "path", "measured")) == 1
+    assert len(marks(root, "circle", "predicted")) == len(marks(root, "circle", "measured")) == 1
+    said = words(root)
+    share = 8 * ELEMENTS / 800e9 * 1e6 / 1000
+    assert f"timed & <named>, {share:.0%} of the roof" in said and "ridge 17.4" in said
+    assert "without a place here: copy" in said and "Roofline of V100" in said
 
 
-def test_many_kernels_are_drawn_and_their_numbers_keep_apart() -> None:
-    points = tuple(replace(NORM, name=f"k{i}", flops=(7 + i % 2) * ELEMENTS) for i in range(MOST_NAMED + 8))
+def test_the_picture_is_readable_without_a_style_of_a_page() -> None:
+    """No style, script or link; each mark has its colour and the background its own, so a dark page may show it."""
+    text = svg(Roofline("V100", (SHEET, MEASURED), (NORM,)))
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|<script|<style|style=|<a ", text)
+    root = ET.fromstring(text)
+    for element in root.iter():
+        tag = element.tag.rpartition("}")[2]
+        if tag in ("text", "rect"):
+            assert element.get("fill", "").startswith("#"), ET.tostring(element)
+        if tag in ("line", "path", "circle"):
+            assert element.get("stroke", "").startswith("#"), ET.tostring(element)
+    (back,) = marks(root, "rect", "back")
+    assert (back.get("width"), back.get("height")) == (root.get("width"), root.get("height"))
+
+
+def test_many_kernels_are_drawn_and_those_without_a_label_are_counted() -> None:
+    points = tuple(replace(NORM, name=f"k{i}", flops=(7 + i % 2) * ELEMENTS) for i in range(MOST_LABELS + 8))
     root = drawn(Roofline("V100", (SHEET,), points))
-    assert len(marks(root, "circle", "hollow")) == len(points)
-    places = {
-        kind: [(float(e.get(a, 0)), float(e.get(b, 0))) for e in marks(root, tag, kind)]
-        for tag, kind, a, b in (("text", "number", "x", "y"), ("circle", "hollow", "cx", "cy"))
-    }
-    numbers, dots = places["number"], set(places["hollow"])
-    assert 2 <= len(numbers) <= MOST_NAMED  # 20 points lie on two places: there is no room for twelve numbers
-    for i, (x, y) in enumerate(numbers):
-        y -= 4  # the middle of a figure, above its base line
-        others = [(a, b - 4) for a, b in numbers[:i]] + list(dots)
-        assert all(abs(x - a) >= 12.9 or abs(y - b) >= 11.9 for a, b in others)
+    assert len(marks(root, "circle", "predicted")) == len(points)
+    said = words(root)
+    assert "8 more points have no label" in said
+    assert len(re.findall(r"^\d+ k\d+$", said, re.MULTILINE)) == MOST_LABELS
 
 
-def test_points_that_are_apart_have_all_their_numbers() -> None:
-    points = tuple(replace(NORM, name=f"k{i}", flops=2**i * ELEMENTS) for i in range(MOST_NAMED))
-    assert len(marks(drawn(Roofline("V100", (SHEET,), points)), "text", "number")) == MOST_NAMED
-
-
-def test_a_legend_line_fits_the_picture() -> None:
-    """At 13 px a letter of the system's font is some 7 px wide."""
-    longest = replace(NORM, name="w" * 200, count=999)
-    assert 46 + LEFT + 7 * len(point_words(longest, SHEET)) < WIDTH
+def test_every_line_of_text_fits_the_picture() -> None:
+    longest = replace(NORM, name="w" * 200, count=999, measured_us=1000.0)
+    figure = figure_of(Roofline("V" * 200, (SHEET, MEASURED), (longest, replace(longest, flops=0))))
+    (dot,) = figure.dots
+    assert dot.label.endswith("% of the roof")
+    assert figure.right + 18 + text_width(dot.label, 11) < figure.width
+    for key in figure.legend:
+        assert figure.left + 46 + text_width(key.text, 11) < figure.width and key.y + 8 < figure.height
 
 
 def test_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +191,22 @@ def example_inputs():
 """
 
 
+V100 = Calibration(
+    device="Tesla V100-SXM2-16GB",
+    kind="cuda",
+    arch="sm_70",
+    memory=(MemoryRoof(1, 1, 800.0, 790.0, 810.0, "a"),),
+    fp32_gflops=14000.0,
+    launch_us=2.0,
+    start_us=3.0,
+    wait_us=0.5,
+    host_us=4.0,
+    stream_bytes=1 << 29,
+    rounds=15,
+    machine="a V100",
+    date="2026-11-30",
+)
+CPU = replace(V100, kind="cpu", arch="", memory=(MemoryRoof(1, 1, 21.0, 20.0, 22.0, "a"),), fp32_gflops=70.0)
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -207,26 +243,24 @@ def test_a_gpu_by_name_without_a_gpu(run: Run, tmp_path: Path) -> None:
     assert kernel["verdict"] == "memory-bound" and "row" in kernel["name"]
     ET.parse(tmp_path / "r.svg")
 
-    memory = (MemoryRoof(1, 1, 800.0, 790.0, 810.0, "a"),)
-    keep(
-        Calibration(
-            "Tesla V100-SXM2-16GB",
-            "cuda",
-            "sm_70",
-            memory,
-            14000.0,
-            2.0,
-            4.0,
-            1 << 29,
-            15,
-            "a V100",
-            "2026-11-30",
-        )
-    )
+    keep(V100)
     code, out, _ = run("user.py:norm", "--device", "V100", "--json")
     again = json.loads(out)
-    assert [roof["kind"] for roof in again["roofs"]] == ["datasheet", "measured"]
+    assert [roof["kind"] for roof in document["roofs"]] == ["datasheet", "time model"]
+    assert [roof["kind"] for roof in again["roofs"]] == ["datasheet", "measured", "time model"]
     assert again["bound_us"] == pytest.approx(document["bound_us"] * 900 / 800)
+
+
+def test_a_report_and_the_verb_have_the_same_roofs(run: Run, tmp_path: Path) -> None:
+    """Of the processor too, under the name that its measured roofs are kept by."""
+    keep(replace(CPU, device=cpu_name()))
+    code, out, err = run("user.py:norm", "--json")
+    assert code == 0, err
+    report = explain(torch.relu, torch.randn(8, 32))
+    assert [roof.to_dict() for roof in report.roofs] == json.loads(out)["roofs"]
+    assert [roof.kind for roof in report.roofs] == ["measured", "time model"]
+    page = report_page(report)
+    assert "time model: " in page and "measured: 21 GB/s" in page
 
 
 def test_bytes_op_by_op_and_fused(run: Run) -> None:
@@ -243,7 +277,7 @@ def test_bytes_op_by_op_and_fused(run: Run) -> None:
     ("arguments", "told"),
     [
         (("user.py:norm", "--device", "V10O"), "Tesla V100-SXM2-16GB"),
-        (("user.py:norm", "--device", "V100", "--run"), "is not in this machine"),
+        (("user.py:norm", "--device", "V100", "--run"), "nothing can be timed there"),
         (("user.py:no", "--device", "V100"), "has no `no`"),
         (("user.py:norm", "--device", "V100", "--svg", "no/such/folder.svg"), "can't be written"),
     ],
@@ -252,3 +286,25 @@ def test_bytes_op_by_op_and_fused(run: Run) -> None:
 def test_bad_input_exits_2(run: Run, arguments: tuple[str, ...], told: str) -> None:
     code, _, err = run(*arguments)
     assert code == 2 and told in err and "Traceback" not in err
+
+
+def test_a_card_that_is_here_is_planned_for_where_the_inputs_are_elsewhere(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs on the CPU and --device of the present GPU: no figure of the CPU's under the GPU's name."""
+    from onepass.cli import roofline as verb
+
+    monkeypatch.setattr(verb, "_present", lambda: ["a processor", "NVIDIA H200"])
+    code, out, _ = run("user.py:norm", "--device", "H200", "--json")
+    document = json.loads(out)
+    assert code == 0 and document["device"] == "NVIDIA H200"
+    assert {roof["kind"] for roof in document["roofs"]} == {"datasheet", "time model"}
+    code, _, err = run("user.py:norm", "--device", "H200", "--run")
+    assert code == 2 and "example_inputs() are on a processor" in err
+
+
+def test_the_sentence_names_the_bandwidth_it_used() -> None:
+    """Of the mixes, not the best there is: bytes over it is the time beside it."""
+    roof = Roof("measured", 900.0, None, "a test", ((0.5, 800.0), (1.0, 900.0)))
+    found = Roofline("a card", (roof,), (Point("copy", 1, 0, 400_000_000, 400_000_000, 0),))
+    assert "roof of 800 GB/s it takes at least 1000.0 µs" in found.text

@@ -14,7 +14,8 @@ import pytest
 from harness.pages import Read, encoder, kernel
 from onepass.analysis.flow import Box, Cut, Edge, Flow, Op
 from onepass.analysis.html.report_page import report_page
-from onepass.analysis.report import DecisionRow, LeftRow, Report, Roof, Totals
+from onepass.analysis.report import DecisionRow, LeftRow, Report, Totals
+from onepass.analysis.roofline import Roof
 from onepass.analysis.words import CHINESE, ENGLISH, LANGUAGES, Words, strings, words_of
 from onepass.errors import NoSuchLanguage
 from onepass.ladder.report import languages

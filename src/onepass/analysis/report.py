@@ -8,12 +8,12 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from onepass.analysis.flow import Flow, plain
 from onepass.analysis.html.text import columns
 from onepass.analysis.machine_code import MachineCode
-from onepass.analysis.roofline import intensity
+from onepass.analysis.roofline import Roof, intensity
 from onepass.analysis.words import ENGLISH, Words, words_of
 from onepass.errors import MissingPackage
 
@@ -133,16 +133,6 @@ class Totals:
     fused_kernels: int
     aten_calls: int
     aten_memory_bound_bytes: int
-
-
-@dataclass(frozen=True)
-class Roof:
-    """What a device can reach. Units: 1e9 bytes a second, 1e9 fp32 operations a second. ``source`` says who says so."""
-
-    kind: Literal["datasheet", "measured", "time model"]
-    bandwidth_gbps: float
-    peak_gflops: float
-    source: str
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from onepass.analysis.traffic import Traffic
 from onepass.device import Card, Device, limits_of
 
-if TYPE_CHECKING:  # the report reads `intensity` from here
+if TYPE_CHECKING:  # the report takes its roofs from here
     from onepass.analysis.report import KernelRow
 
 Bound = Literal["memory", "instructions", "special functions", "launch"]
@@ -27,11 +27,6 @@ def peak_gflops(device: Device) -> float:
     """fp32 multiply-adds of a device, two operations each. Units: 1e9 operations a second."""
     lanes = limits_of(device.arch).fp32_lanes if device.kind == "cuda" else ISSUED_LANES
     return 2 * device.issue_giops * lanes / ISSUED_LANES
-
-
-def ridge(device: Device) -> float:
-    """The arithmetic intensity at which arithmetic takes as long as memory. Units: FLOPs a byte."""
-    return peak_gflops(device) / device.bandwidth_gbps
 
 
 def limits_us(work: Traffic, device: Device) -> dict[Bound, float]:
@@ -54,9 +49,10 @@ def bound(work: Traffic, device: Device) -> Bound:
 
 # Closer than this to the ridge, as a factor, neither resource alone explains a kernel's time.
 NEAR = 1.25
-# A kernel this far above a measured roof was not measured, or its bytes were not counted, right.
-CONTRADICTION = 1.02
+# More of a measured roof than this, and what was measured is not what was meant: a cache, or miscounted bytes.
+MOST_OF_ROOF = 1.02
 
+RoofKind = Literal["time model", "datasheet", "measured"]  # the one to believe last
 Verdict = Literal["memory-bound", "near the ridge", "compute-bound"]
 
 
@@ -69,7 +65,7 @@ class Roof:
     ``bandwidth_gbps`` the best of them. ``source`` says where they come from.
     """
 
-    kind: Literal["datasheet", "measured"]
+    kind: RoofKind
     bandwidth_gbps: float
     peak_gflops: float | None
     source: str
@@ -148,7 +144,7 @@ class Point:
         return roof.bound_us(self.flops, self.bytes, self.read_share)
 
     def eager_us(self, roof: Roof) -> float:
-        """The same where each op runs by itself."""
+        """The same where each op runs by itself, at the bandwidth of the kernel's own mix."""
         return roof.bound_us(self.flops, self.eager_bytes, self.read_share)
 
     def gflops(self, roof: Roof) -> float:
@@ -163,7 +159,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A function's kernels under a device's roofs. The last roof is the one that counts: measured, if there is one."""
+    """A function's kernels under a device's roofs."""
 
     device: str
     roofs: tuple[Roof, ...]
@@ -172,14 +168,15 @@ class Roofline:
 
     @property
     def roof(self) -> Roof:
-        return self.roofs[-1]
+        """The one that counts: measured, or else the datasheet's."""
+        return max(self.roofs, key=lambda roof: get_args(RoofKind).index(roof.kind))
 
     @property
     def contradictions(self) -> tuple[Point, ...]:
         """Kernels above a measured roof: L2 held their data, or their bytes are counted wrong. None is a winner."""
         if self.roof.kind != "measured":
             return ()
-        return tuple(p for p in self.points if (p.share(self.roof) or 0) > CONTRADICTION)
+        return tuple(p for p in self.points if (p.share(self.roof) or 0) > MOST_OF_ROOF)
 
     @property
     def text(self) -> str:
@@ -187,11 +184,14 @@ class Roofline:
         if not self.points:
             return f"No kernel of onepass in here: nothing to place under the roofs of {self.device}."
         roof, one = self.roof, sum(p.count for p in self.points) == 1
+        rates = dict.fromkeys(
+            f"{end(roof.mix_gbps(p.read_share) for p in self.points):.0f}" for end in (min, max)
+        )
         spans = dict.fromkeys(f"{ai(p.ai for p in self.points):.2f}" for ai in (min, max))
         ridge = "an unknown ridge" if roof.ridge is None else f"a ridge of {roof.ridge:.1f}"
         return (
             f"{self._sides} on {self.device}: {' to '.join(spans)} FLOPs a byte, against {ridge}.\n"
-            f"At the {roof.kind} roof of {roof.bandwidth_gbps:.0f} GB/s {'it takes' if one else 'they take'} at least "
+            f"At the {roof.kind} roof of {' to '.join(rates)} GB/s {'it takes' if one else 'they take'} at least "
             f"{self.bound_us:.1f} µs fused, {self.eager_us:.1f} µs op by op.{self._short}{self._doubt}"
         )
 

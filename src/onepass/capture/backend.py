@@ -69,14 +69,7 @@ class Backend:
         """Changes the graph. Raises: whatever goes wrong before the graph is one of ATen ops."""
         outcomes = set_aside(graph)
         made: list[Compiled] = []
-        inference: Any = partial(self.inference, options=options, made=made)
-        run: Run = aot_module_simplified(
-            graph,
-            inputs,
-            fw_compiler=inference,
-            inference_compiler=inference,
-            keep_inference_input_mutations=True,
-        )
+        run = to_aten(graph, inputs, partial(self.inference, options=options, made=made))
         if self.keep:
             self.attention += outcomes
             self.compiled += made
@@ -118,6 +111,18 @@ class Backend:
 def onepass(graph: GraphModule, inputs: Sequence[Any], **given: Any) -> Run:
     """``torch.compile(model, backend="onepass")``."""
     return Backend(keep=False)(graph, inputs, **given)
+
+
+def to_aten(graph: GraphModule, inputs: Sequence[Any], compiler: Any) -> Run:
+    """A graph of Dynamo as a callable; ``compiler`` gets each graph of ATen ops in it, with its inputs."""
+    run: Run = aot_module_simplified(
+        graph,
+        inputs,
+        fw_compiler=compiler,
+        inference_compiler=compiler,
+        keep_inference_input_mutations=True,
+    )
+    return run
 
 
 def compile_graph(graph: GraphModule, options: Options, repeatable: bool = False) -> Compiled:

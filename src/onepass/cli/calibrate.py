@@ -7,8 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import Output
-from onepass.device import NoRoof
-from onepass.errors import NoSuchDevice
+from onepass.errors import NoRoof, NoSuchDevice, UnknownGpu
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +82,7 @@ def _verdict(found: "Calibration") -> str:
 
 
 def _datasheet(found: "Calibration") -> str:
-    from onepass.device import UnknownGpu, find
+    from onepass.device import find
 
     if found.kind == "cpu":
         return ""

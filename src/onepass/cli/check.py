@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
-from onepass.errors import BadLaunch, BadUserFile
+from onepass.errors import BadLaunch, BadUserFile, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,24 +122,18 @@ def _chosen(cases: Sequence[Case], only: str | None, file: Path) -> list[Case]:
         return list(cases)
     names = [c.name for c in cases if c.name]
     if only not in names:
-        near = difflib.get_close_matches(only, names, 1)
-        remedy = f"Did you mean {near[0]}?" if near else f"It has {', '.join(names) or 'none'}."
+        remedy = f"{did_you_mean(only, names)}It has {', '.join(names) or 'none'}."
         raise BadLaunch(str(file), f"no case {only!r}", remedy)
     return [c for c in cases if c.name == only]
 
 
 def _reference(case: Case, file: Path, from_options: bool) -> Callable[..., Any] | None:
     """What `ref=` names, seen from the .cu file's folder; the option is seen from the working directory."""
-    from onepass.cli import target
+    from onepass.cli.target import function_in
 
     if "ref" not in case.pairs:
         return None
-    spec = case.pairs["ref"] if from_options else str(file.parent / case.pairs["ref"])
-    path, name = target._split(spec)
-    function = getattr(target._import(path), name, None)
-    if not callable(function):
-        raise BadUserFile(str(path), f"has no function `{name}`", "Name a function that computes the result.")
-    return function  # type: ignore[no-any-return]
+    return function_in(case.pairs["ref"] if from_options else str(file.parent / case.pairs["ref"]))
 
 
 # Text

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from onepass.cli.language import Language
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
-from onepass.errors import CannotWrite, MissingPackage, NoSuchDevice
+from onepass.errors import MissingPackage, NoSuchDevice, writing
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,8 @@ def demo(
     from onepass.insight.demo.story import tell
 
     chosen = _device(device)
-    _make(out)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
     with output.foreign_prints(), _progress_bar(output.console) as progress:
         story = tell(onepass, chosen, passes or _passes(chosen), progress)
     page = _page(story, words)
@@ -62,13 +63,6 @@ def demo(
 def _passes(device: "torch.device") -> int:
     """Enough for dozens of pairs; a pass of both takes about 30 s on two cores."""
     return 10 if device.type == "cuda" else 2
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotWrite(str(folder), error.strerror or str(error)) from error
 
 
 def _device(name: str) -> "torch.device":

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onepass.cli.output import Output
-from onepass.errors import CannotWrite
+from onepass.errors import writing
 
 SCHEMA = "onepass.export/1"
 
@@ -35,11 +35,8 @@ def export(
         loaded = load(target)
         from onepass.insight.export import export as write
 
-        try:
-            with blamed(loaded):
-                made = write(str(loaded.path), loaded.name, loaded.function, loaded.inputs, archs, out)
-        except OSError as error:
-            raise CannotWrite(str(out), error.strerror or str(error)) from error
+        with writing(out), blamed(loaded):
+            made = write(str(loaded.path), loaded.name, loaded.function, loaded.inputs, archs, out)
     noun = "kernel" if len(made.kernels) == 1 else "kernels"
     output.text(f"{loaded.name} is {len(made.kernels)} {noun} for {', '.join(archs)}, written to {out}.")
     for file in made.files:

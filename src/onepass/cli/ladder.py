@@ -10,7 +10,7 @@ from rich.table import Table
 
 from onepass.cli.language import Language
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
-from onepass.errors import CannotWrite
+from onepass.errors import BadRung, NoSuchRung, writing
 
 if TYPE_CHECKING:
     from onepass.analysis.words import Words
@@ -129,11 +129,9 @@ def _keep(out: Path | None, document: dict[str, Any]) -> None:
     if out is None:
         return
     path = out / f"ladder-{document['ladder']}.json"
-    try:
+    with writing(path):
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(json_format.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise CannotWrite(str(path), error.strerror or "") from error
 
 
 def _machine(name: str) -> "tuple[Machine, bool]":
@@ -151,7 +149,6 @@ def _ladders(target: str, of: str, against: str) -> "list[Ladder]":
 
 
 def _ladder(target: str, of: str, against: str) -> "Ladder":
-    from onepass.ladder.errors import BadRung, NoSuchRung
     from onepass.ladder.rungs import HERE, LIST, known, load, near
     from onepass.ladder.steps import learner
 

@@ -1,17 +1,17 @@
 """`onepass roofline FILE.py:NAME`: what bounds each kernel of a function on a device, with a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import Output
-from onepass.errors import CannotWrite
+from onepass.errors import NoRoof, NotPresent, writing
 
 if TYPE_CHECKING:
-    from onepass.analysis.report import KernelRow
     from onepass.analysis.roofline import Roofline
     from onepass.cli.target import Target
 
@@ -48,34 +48,41 @@ def roofline(
 def _place(target: "Target", named: str, run: bool) -> "Roofline":
     from onepass import api
     from onepass.analysis.roofline import Roofline, points_of
+    from onepass.capture.absent import generate
     from onepass.cli.target import blamed
-    from onepass.device import NoRoof, NotPresent
-    from onepass.insight.planned import plans_for
     from onepass.runtime.calibration import roofs_of
 
     present = _present()
-    if named and named not in present:
+    where = _where(target.inputs, present)
+    if named and named != where:
         if run:
-            raise NotPresent(named, tuple(present))
+            raise NotPresent(named, where, tuple(present))
         with blamed(target):
-            plans = plans_for(named, target.function, target.inputs)
-        kernels: list[KernelRow] = [row for plan in plans for row in api.kernel_rows(plan, [])]
-        left = [row for plan in plans for row in api.left_rows(plan)]
-        name, notes = named, [f"Planned for {named}, which is not here: nothing was compiled or run for it."]
+            plans = generate(named, target.function, target.inputs, compiled=False).plans
+        notes = [f"Planned for {named}, where the inputs are not: nothing was compiled or run for it."]
+        name, report = named, api.report(plans, [[] for _ in plans], [])
     else:
         with blamed(target):
             report = api.explain(target.function, *target.inputs, run=run)
-        kernels, left, notes = list(report.kernels), list(report.left), list[str]()
-        name = present[0] if report.device == "cpu" else report.device
-    roofs = roofs_of(name)
-    if not roofs:
+        name, notes = present[0] if report.device == "cpu" else report.device, []
+    known = roofs_of(name)
+    if not known:  # the time model's roof, which the report has too, is no judge of itself
         raise NoRoof(name)
-    if left:
-        memory = sum(row.bound == "memory" for row in left)
+    if report.left:
+        memory = sum(row.bound == "memory" for row in report.left)
         notes.append(
-            f"Calls that stay with PyTorch and are no points here: {len(left)}, of them memory-bound: {memory}."
+            f"Calls that stay with PyTorch and are no points here: {len(report.left)}, "
+            f"of them memory-bound: {memory}."
         )
-    return Roofline(name, roofs, points_of(kernels), tuple(notes))
+    return Roofline(name, report.roofs or known, points_of(report.kernels), tuple(notes))
+
+
+def _where(inputs: Sequence[Any], present: Sequence[str]) -> str:
+    """The name of the device that a function's inputs are on."""
+    import torch
+
+    on = next((x.device for x in inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
+    return present[0] if on.type == "cpu" else torch.cuda.get_device_name(on)
 
 
 def _present() -> list[str]:
@@ -89,7 +96,7 @@ def _present() -> list[str]:
 
 
 def _print(output: Output, found: "Roofline") -> None:
-    from onepass.insight.roofline_picture import roof_words
+    from onepass.analysis.html.roofline_figure import roof_words
 
     table = Table("kernel", "", "FLOPs", "fused", "op by op", "AI", "op by op", "verdict", "at least")
     measured = any(p.measured_us for p in found.points)
@@ -119,10 +126,8 @@ def _pictures(found: "Roofline", svg: Path | None, png: Path | None) -> list[Pat
     from onepass.insight import roofline_picture
 
     if svg:
-        try:
+        with writing(svg):
             svg.write_text(roofline_picture.svg(found), encoding="utf-8")
-        except OSError as error:
-            raise CannotWrite(str(svg), error.strerror or str(error)) from error
     if png:
         roofline_picture.png(found, png)
     return [path for path in (svg, png) if path]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass.analysis.roofline import MOST_OF_ROOF
 from onepass.errors import BadUserFile
 from onepass.insight.roof import Roof, roofs
 from onepass.runtime import timer
@@ -20,8 +21,6 @@ from onepass.runtime.timer import Spread
 
 SCHEMA = "onepass.bench/1"
 
-# More of the measured roof than this, and what was measured is not what was meant: a cache, or miscounted bytes.
-MOST_ATTAINED = 1.02
 # A tensor smaller than this share of the largest is no stream of its own: weights and biases of a row.
 STREAM_SHARE = 1 / 16
 # Sets of buffers beyond this cost memory and time that small inputs are not worth.
@@ -315,7 +314,7 @@ class _Run:
         wrong = self.checked()
         void = f"on new values: {wrong}" if wrong else ""
         row = self.row(samples, best, roof_us, void)
-        if not row.void and row.attained > MOST_ATTAINED:
+        if not row.void and row.attained > MOST_OF_ROOF:
             spread = max(Spread.of(x).iqr / Spread.of(x).median for x in (samples, roof_us))
             void = (
                 f"{row.attained:.0%} of the measured roof: a cache served it, --reads and --writes count too much, or "

@@ -12,20 +12,31 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
 from onepass import device as devices
+from onepass.capture.backend import Backend
 from onepass.codegen.cpu_prelude import cpu_prelude
 from onepass.insight.roof import roofs
+from onepass.plan.predict import predicted_us
 from onepass.runtime.cache import open_cache
 from onepass.runtime.calibration import Calibration, MemoryRoof, present
 from onepass.runtime.launch_cpu import load_kernel
 from onepass.runtime.launch_cuda import CudaKernel
 from onepass.runtime.nvrtc import compile_cubin
-from onepass.runtime.timer import Spread, captured, cold, in_graphs, keep_allocator_warm, sets_needed
+from onepass.runtime.timer import (
+    MOST_IN_GRAPH,
+    Spread,
+    captured,
+    cold,
+    in_graphs,
+    keep_allocator_warm,
+    sets_needed,
+)
 
 # Streams read and written: a copy; a residual add; three inputs; a fused add and norm; dropout with a mask.
 MIXES = ((1, 1), (2, 1), (3, 1), (2, 2), (1, 2))
@@ -71,19 +82,22 @@ def _calibrate(
     progress("fp32 multiply-adds, and starting a kernel")
     gflops = max(_gflops(device, chains, rounds) for chains in CHAINS[device.type])
     launch_us, host_us = _launch(device, rounds)
-    return Calibration(
+    found = Calibration(
         present(device),
         device.type,
         arch_of(device) if device.type == "cuda" else platform.machine(),
         tuple(memory),
         gflops,
         launch_us,
+        launch_us if device.type == "cpu" else 0.0,
+        0.0 if device.type == "cpu" else _wait(device, rounds),
         host_us,
         size,
         rounds,
         _machine(device),
         datetime.now(UTC).strftime("%Y-%m-%d"),
     )
+    return found if device.type == "cpu" else replace(found, start_us=_start(device, rounds, found))
 
 
 def _stream_bytes(device: torch.device) -> int:
@@ -157,7 +171,8 @@ extern "C" void fma_roof(const Args* a, i64 begin, i64 end, void*) {
 }
 """
 _VECTOR = 16  # floats of a `vf`
-_ITEMS, _CPU_ROUNDS, _CUDA_ROUNDS = 64, 20_000, 256
+_CPU_ROUNDS, _CUDA_ROUNDS = 20_000, 256
+_ITEMS_A_THREAD = 16
 
 
 def _gflops(device: torch.device, chains: int, rounds: int) -> float:
@@ -192,15 +207,16 @@ def fma_text(chains: int) -> str:
 
 def _cpu_fma(device: torch.device, chains: int) -> tuple[Callable[[int], Any], int]:
     kernel = load_kernel(cpu_prelude() + fma_text(chains), "fma_roof", cache=open_cache())
-    x = torch.zeros(_VECTOR * (_ITEMS + 1))
+    items = _ITEMS_A_THREAD * torch.get_num_threads()  # a whole number for each, or the last ones would wait
+    x = torch.zeros(_VECTOR * (items + 1))
     x[0], x[1] = 0.5, 0.25
     arguments = struct.pack("2q", x.data_ptr(), _CPU_ROUNDS)
 
     def call(_: int) -> Any:
-        kernel.run(arguments, _ITEMS, 1 << 20, 0)  # so many bytes an item that all threads take part
+        kernel.run(arguments, items, 1 << 20, 0)  # so many bytes an item that all threads take part
         return x
 
-    return call, 2 * _VECTOR * chains * _CPU_ROUNDS * _ITEMS
+    return call, 2 * _VECTOR * chains * _CPU_ROUNDS * items
 
 
 # Starting
@@ -220,6 +236,53 @@ def _launch(device: torch.device, rounds: int) -> tuple[float, float]:
         return host, host
     samples = in_graphs({"nothing": captured(call, 512)}, rounds, device)["nothing"]
     return statistics.median(samples), host
+
+
+# One wave on the smallest device there is, and so many of them that none is in a cache.
+_START_SHAPE = (64, 1024)
+
+
+def _start(device: torch.device, rounds: int, found: Calibration) -> float:
+    """µs of a small generated kernel beyond what its bytes and its arithmetic take by the rates found so far."""
+    inputs = [torch.randn(_START_SHAPE, device=device) for _ in range(MOST_IN_GRAPH)]
+    backend = Backend(whole="relu", keep=True)
+    compiled = torch.compile(torch.relu, backend=backend, dynamic=False)
+    with torch.no_grad():
+        compiled(inputs[0])
+        graph = captured(lambda i: compiled(inputs[i]), len(inputs))
+        samples = in_graphs({"relu": graph}, rounds, device)["relu"]
+    (built,) = (k for program in backend.compiled for k in program.plan.kernels)
+    rates = found.rates(built.device)
+    return statistics.median(samples) - predicted_us(
+        built.kernel, built.schedule, built.traffic, built.device, rates, {}, built.resources
+    )
+
+
+_CUDA_CHASE = r"""
+struct Args { const long long* next; long long* last; long long steps; };
+extern "C" __global__ void chase(const __grid_constant__ Args a) {
+  long long at = a.last[0];
+  for (long long i = 0; i < a.steps; ++i) at = a.next[at];
+  a.last[0] = at;
+}
+"""
+_CHASED_BYTES = 1 << 30
+_CHASE_STEP_BYTES = 8192 + 128  # another line of another page of memory each time
+_CHASE_STEPS = 2000
+
+
+def _wait(device: torch.device, rounds: int) -> float:
+    """µs from asking memory to having it: one thread that asks for the next address of a chain, of lines in no cache."""
+    size = min(_CHASED_BYTES, int(MOST_OF_FREE * torch.cuda.mem_get_info(device)[0]) // 4) // 8
+    following = (torch.arange(size, device=device) + _CHASE_STEP_BYTES // 8) % size
+    last = torch.zeros(1, device=device, dtype=torch.int64)
+    kernel = CudaKernel(compile_cubin(_CUDA_CHASE, "chase", arch_of(device)).code, "chase", 1, 3)
+
+    def call(_: int) -> Any:
+        kernel(1, device.index or 0, (following.data_ptr(), last.data_ptr(), _CHASE_STEPS))
+        return last
+
+    return statistics.median(cold({"chase": call}, 2, rounds, device)["chase"]) / _CHASE_STEPS
 
 
 def _host_us(call: Callable[[int], Any], device: torch.device) -> float:

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from onepass.build import Built
+from onepass.capture.absent import Generated, Graph, generate
 from onepass.capture.launch import alignment_of
 from onepass.dtypes import DType
 from onepass.errors import BadUserFile
 from onepass.insight import export_text as text
 from onepass.insight.bench import INNER_ROUNDINGS, OWN_ROUNDINGS
-from onepass.insight.generated import Generated, Graph, generate
 from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.errors import BadGate
+from onepass.errors import BadGate, did_you_mean
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
@@ -80,9 +79,8 @@ def _rule(text: str, part: str) -> Rule:
             text, f"{part!r} is no rule", f"Write QUANTITY, one of {' '.join(_COMPARE)}, and a number."
         )
     if found[1] not in QUANTITIES:
-        nearest = difflib.get_close_matches(found[1], QUANTITIES, 3)
-        said = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
-        raise BadGate(text, f"unknown quantity {found[1]!r}", f"{said}Known are {', '.join(QUANTITIES)}.")
+        near = did_you_mean(found[1], QUANTITIES)
+        raise BadGate(text, f"unknown quantity {found[1]!r}", f"{near}Known are {', '.join(QUANTITIES)}.")
     return Rule(found[1], found[2], value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from onepass.analysis.machine_code import Access, MachineCode, ptx_threads, read
 from onepass.analysis.occupancy import Occupancy, cliffs, resident
 from onepass.analysis.resources import Resources, resources_by_kernel
 from onepass.device import limits_of, of_arch
-from onepass.errors import BadUserFile, CompileError
+from onepass.errors import BadUserFile, CompileError, did_you_mean
 from onepass.insight import binaries
 from onepass.insight.binaries import ELF, FATBIN, Image
 from onepass.runtime.nvrtc import compile_ptx, compile_text, folders
@@ -219,10 +218,8 @@ def picked(path: str, found: Sequence[KernelFacts], kernel: str) -> tuple[Kernel
         return tuple(found)
     names = {name: k for k in found for name in (k.name, demangle(k.name), _plain(k.name))}
     if kernel not in names:
-        nearest = difflib.get_close_matches(kernel, names, 3)
-        said = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
         have = ", ".join(dict.fromkeys(demangle(k.name) for k in found))
-        raise BadUserFile(path, f"has no kernel {kernel!r}", f"{said}It has {have}.")
+        raise BadUserFile(path, f"has no kernel {kernel!r}", f"{did_you_mean(kernel, names)}It has {have}.")
     return tuple(k for k in found if kernel in (k.name, demangle(k.name), _plain(k.name)))
 
 
@@ -483,7 +480,7 @@ def inspect_generated(
 
     Raises: NoSuchArchitecture, NoNvrtc, BadUserFile; what the function raises.
     """
-    from onepass.insight.generated import generate
+    from onepass.capture.absent import generate
 
     found: list[KernelFacts] = []
     for arch in archs or ("sm_90",):

@@ -25,14 +25,10 @@ def verdict(found: Profile, words: Words) -> str:
     if not found.worth_it:
         head = words("profile_not_worth", head=head)
     held, of = found.held
-    did = words(
-        "profile_did",
-        saved=(found.saved_us or 0.0) / 1e3,
-        ratio=found.step_us / found.contender("onepass").step_us.median,
-        held=held,
-        of=of,
-        device=found.device,
-    )
+    values = {"ratio": found.ratio, "held": held, "of": of, "device": found.device}
+    if found.saved_us is None:  # the profiler lost a launch
+        return f"{head}\n{words('profile_did_some', **values)}"
+    did = words("profile_did", saved=found.saved_us / 1e3, **values)
     return f"{head}\n{did}"
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onepass.codegen.emit import Source
-from onepass.errors import CompileError, NoNvrtc
-from onepass.ladder.errors import BadRung
+from onepass.errors import BadRung, CompileError, NoNvrtc
 from onepass.ladder.machine import Machine, Occupied, occupied
 from onepass.ladder.steps import Step
 from onepass.runtime.load import Binary, binary

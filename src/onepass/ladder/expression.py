@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import operator
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Number = int | float
+
+# Rungs are read by several threads, and two of them parsing at once upset Python 3.11's count of recursion.
+_PARSING = threading.Lock()
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -42,7 +46,9 @@ def evaluate(text: str, names: Mapping[str, Number]) -> Any:
     Raises: ValueError, saying what is not understood.
     """
     try:
-        return _value(ast.parse(text, mode="eval").body, names)
+        with _PARSING:
+            tree = ast.parse(text, mode="eval")
+        return _value(tree.body, names)
     except SyntaxError as e:
         raise ValueError(f"{text!r} is no expression: {e.msg}") from None
 

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from onepass.build import fit
-from onepass.capture.normalize import normalize
+from onepass.capture.absent import generate_graph
 from onepass.codegen.arguments import Field
-from onepass.codegen.emit import Source, emit
+from onepass.codegen.emit import Source
 from onepass.device import Device
-from onepass.ir.cluster import Cluster, Program
+from onepass.errors import BadLadder, BadRung
 from onepass.ir.symbol import Poly
-from onepass.ladder.errors import BadLadder
 from onepass.ladder.rungs import Operator
-from onepass.plan.choose import Candidate, candidates, kernel_name
-from onepass.plan.merge import merge
 from onepass.plan.schedules.row import RowSchedule
-from onepass.plan.spaces import lay_out
-from onepass.runtime.load import binary
 
 
 @dataclass(frozen=True)
@@ -42,38 +37,26 @@ class Generated:
 def generate(
     function: Callable[..., Tensor], operator: Operator, rows: int, cols: int, device: Device
 ) -> Generated:
-    """The kernel of a PyTorch function of the operator's inputs, the first of its schedules that does not spill.
+    """The kernel that a PyTorch function of the operator's inputs becomes at a shape.
 
-    Raises: BadLadder where the function does not become one kernel that holds rows.
+    Raises: BadLadder where that is not one kernel, BadRung where it is one that does not hold rows.
     """
-    program = _program(function, operator, rows, cols)
-    clusters = [item for item in merge(program, {}, fit, None).items if isinstance(item, Cluster)]
-    if len(clusters) != 1:
-        raise BadLadder(operator.name, f"its function becomes {len(clusters)} kernels")
-    cluster = clusters[0]
-    layout = lay_out(cluster)
-    found = layout if isinstance(layout, str) else candidates(cluster, layout, device)
-    if isinstance(found, str):
-        raise BadLadder(operator.name, f"no schedule takes it: {found}")
-    source, schedule = _leanest(cluster, found, device)
-    given = dict(zip(program.inputs, operator.inputs, strict=True))
+    plan = generate_graph(device.name, _traced(function, operator, rows, cols)).plan
+    if len(plan.kernels) != 1:
+        raise BadLadder(operator.name, f"its function becomes {len(plan.kernels)} kernels")
+    source, schedule = plan.kernels[0].source, plan.kernels[0].schedule
+    if not isinstance(schedule, RowSchedule):
+        raise BadRung(
+            operator.name,
+            f"at {cols} columns it is written as {schedule.family}, which the ladder can't launch",
+            "Choose smaller --cols.",
+        )
+    given = dict(zip(plan.program.inputs, operator.inputs, strict=True))
     (output,) = operator.outputs
     arguments = tuple(_argument(f, given, output) for f in source.block)
     chain = schedule.steps * schedule.width + math.log2(schedule.lanes)
     grid = -(-rows // schedule.groups)
     return Generated(source, grid, schedule.threads, schedule.shared_bytes, arguments, chain)
-
-
-def _leanest(cluster: Cluster, found: Sequence[Candidate], device: Device) -> tuple[Source, RowSchedule]:
-    """The first candidate that does not spill, or the last there is."""
-    rows = [(kernel, s) for kernel, s in found if isinstance(s, RowSchedule)]
-    if not rows:
-        raise BadLadder(", ".join(cluster.origins), "none of its schedules holds rows")
-    for kernel, schedule in rows:
-        source = emit(kernel, schedule, kernel_name(schedule, cluster))
-        if binary(source, device.arch).resources.spill_bytes == 0:
-            break
-    return source, schedule
 
 
 def _argument(f: Field, given: dict[str, str], output: str) -> str | int:
@@ -84,10 +67,9 @@ def _argument(f: Field, given: dict[str, str], output: str) -> str | int:
     return int(size)
 
 
-def _program(function: Callable[..., Tensor], operator: Operator, rows: int, cols: int) -> Program:
-    """The function's graph of ATen ops at a shape, as clusters."""
+def _traced(function: Callable[..., Tensor], operator: Operator, rows: int, cols: int) -> GraphModule:
+    """The function's graph of ATen ops at a shape. Nothing is allocated."""
     shapes = {"full": (rows, cols), "col": (cols,), "row": (rows,)}
     with torch.no_grad(), FakeTensorMode():
         inputs = [torch.empty(shapes[e]) for e in operator.inputs.values()]
-        graph = make_fx(function, tracing_mode="real")(*inputs)
-        return normalize(graph, fit).program
+        return make_fx(function, tracing_mode="real")(*inputs)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from onepass.ladder.compiled import Compiled
-from onepass.runtime.launch_cuda import check, driver
+from onepass.runtime.launch_cuda import check, driver, loaded
 
-_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SLOT_BYTES = 8
 
 
@@ -21,33 +20,12 @@ class Loaded:
     def __init__(self, compiled: Compiled) -> None:
         """Raises: DriverError when the driver refuses the code."""
         self.step = compiled.step
-        self._library, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        check(
-            driver().cuLibraryLoadData(
-                ctypes.byref(self._library), compiled.code, None, None, 0, None, None, 0
-            ),
-            "cuLibraryLoadData",
-        )
-        check(
-            driver().cuLibraryGetKernel(
-                ctypes.byref(self._function), self._library, self.step.kernel.encode()
-            ),
-            f"cuLibraryGetKernel({self.step.kernel})",
-        )
-        if self.step.shared_bytes:
-            check(
-                driver().cuKernelSetAttribute(
-                    _MOST_DYNAMIC_SHARED,
-                    self.step.shared_bytes,
-                    self._function,
-                    torch.cuda.current_device(),
-                ),
-                "cuKernelSetAttribute",
-            )
+        self._function = loaded(compiled.code, self.step.kernel, self.step.shared_bytes)
 
     def prepared(self, tensors: Mapping[str, Tensor]) -> Prepared:
-        """The kernel with its arguments laid out."""
-        return Prepared(self, self.step.values({n: t.data_ptr() for n, t in tensors.items()}))
+        """The kernel with its arguments laid out; it keeps the tensors, of which the kernel has only addresses."""
+        values = self.step.values({n: t.data_ptr() for n, t in tensors.items()})
+        return Prepared(self, values, tuple(tensors.values()))
 
     def launch(self, pointers: ctypes.Array[ctypes.c_void_p]) -> None:
         stream = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())
@@ -70,8 +48,8 @@ class Loaded:
 class Prepared:
     """A kernel and one set of arguments: each in a slot of eight bytes, of which an int takes the lower half."""
 
-    def __init__(self, kernel: Loaded, values: Sequence[int]) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Loaded, values: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
+        self._kernel, self._tensors = kernel, tensors
         self._slots = (ctypes.c_int64 * len(values))(*values)
         first = ctypes.addressof(self._slots)
         count = 1 if kernel.step.block_struct else len(values)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from onepass.analysis.occupancy import resident
-from onepass.device import Card, Device, NoRoof, absent, cards, find
+from onepass.device import Card, Device, absent, cards, find
+from onepass.errors import NoRoof
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from onepass.analysis.roofline import MOST_OF_ROOF
 from onepass.insight import roof
 from onepass.ladder.compiled import Compiled
 from onepass.ladder.emulated import inputs_of, judge
@@ -19,8 +20,6 @@ from onepass.ladder.steps import Steps
 from onepass.runtime.timer import Call, Spread, cold, sets_needed
 
 ROUNDS = 25
-# A rung above this share of its roof is a mistake in the measurement, not a result.
-MOST_OF_ROOF = 1.02
 
 
 @dataclass(frozen=True)

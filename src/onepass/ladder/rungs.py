@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from onepass.ladder.errors import BadLadder, NoSuchRung
+from onepass.errors import BadLadder, NoSuchRung
 from onepass.ladder.expression import evaluate
 
 HERE = Path(__file__).parent

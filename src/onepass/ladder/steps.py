@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onepass.device import Device
-from onepass.ladder.errors import BadRung
+from onepass.errors import BadRung
 from onepass.ladder.expression import evaluate
 from onepass.ladder.generated import generate
 from onepass.ladder.rungs import Ladder, Launch, Rung

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from onepass.analysis.roofline import intensity
+from onepass.errors import BadRung
 from onepass.ladder.compiled import Compiled, compile_step
 from onepass.ladder.emulated import Counts, Finding, run
-from onepass.ladder.errors import BadRung
 from onepass.ladder.expression import evaluate
 from onepass.ladder.machine import Machine
 from onepass.ladder.measure import Measured, measure

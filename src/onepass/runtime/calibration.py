@@ -8,14 +8,16 @@ import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from onepass.analysis.roofline import Roof, datasheet_roof
-from onepass.device import UnknownGpu, find
-from onepass.errors import CannotWrite
+from onepass.analysis.roofline import Roof, datasheet_roof, peak_gflops
+from onepass.device import Device, find
+from onepass.errors import UnknownGpu, writing
+from onepass.plan.predict import Rates, assumed
 from onepass.runtime.cache import default_directory
 
 SCHEMA = "onepass.calibrate/1"
@@ -38,7 +40,8 @@ class Calibration:
     """One machine's measured roofs.
 
     Units: ``fp32_gflops`` in 1e9 operations a second, a multiply-add counted as two; times in µs: ``launch_us`` of an empty
-    kernel on the device (one of many in a CUDA graph; on a CPU a call), ``host_us`` what starting it takes the host.
+    kernel on the device (one of many in a CUDA graph; on a CPU a call), ``start_us`` of a generated one of one wave without
+    its bytes and its arithmetic, ``wait_us`` from asking memory to having it, ``host_us`` what starting takes the host.
     """
 
     device: str  # as the driver calls it
@@ -47,6 +50,8 @@ class Calibration:
     memory: tuple[MemoryRoof, ...]
     fp32_gflops: float
     launch_us: float
+    start_us: float
+    wait_us: float
     host_us: float
     stream_bytes: int
     rounds: int
@@ -58,21 +63,25 @@ class Calibration:
         """The most of all mixes."""
         return max(m.gbps for m in self.memory)
 
-    def mix(self, reads: int, writes: int) -> MemoryRoof:
-        """The roof of a kernel with so many streams, or of the mix whose share of reads is nearest to its."""
-        share = reads / max(reads + writes, 1)
-
-        def distance(m: MemoryRoof) -> tuple[float, int]:
-            return abs(m.reads / (m.reads + m.writes) - share), abs(m.reads + m.writes - reads - writes)
-
-        return min(self.memory, key=distance)
-
     @property
     def roof(self) -> Roof:
         """As a roofline takes it."""
-        mixes = tuple((m.reads / (m.reads + m.writes), m.gbps) for m in self.memory)
-        source = f"onepass calibrate, {self.date}, {self.machine}"
-        return Roof("measured", self.best_gbps, self.fp32_gflops, source, mixes, self.launch_us)
+        return Roof("measured", self.best_gbps, self.fp32_gflops, self.source, self.mixes, self.launch_us)
+
+    @property
+    def mixes(self) -> tuple[tuple[float, float], ...]:
+        """Bandwidths by the share of reads in what is moved."""
+        return tuple((m.reads / (m.reads + m.writes), m.gbps) for m in self.memory)
+
+    @property
+    def source(self) -> str:
+        return f"onepass calibrate, {self.date}, {self.machine}"
+
+    def rates(self, device: Device) -> Rates:
+        """As the time model takes them: all instructions go at the rate of the multiply-adds that were measured."""
+        faster = self.fp32_gflops / peak_gflops(device)
+        issue, special = faster * device.issue_giops, faster * device.special_giops
+        return Rates(self.mixes, issue, special, self.start_us, self.wait_us, self.source)
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self), "memory": [asdict(m) for m in self.memory]}
@@ -84,6 +93,12 @@ class Calibration:
             raise ValueError(kept["schema"])
         fields = {k: v for k, v in kept.items() if k != "schema"}
         return cls(**{**fields, "memory": tuple(MemoryRoof(**m) for m in kept["memory"])})
+
+
+def rates_of(device: Device) -> Rates:
+    """What a device's times are predicted from: measured on this machine, or assumed."""
+    measured = kept(cpu_name() if device.kind == "cpu" else device.name)
+    return measured.rates(device) if measured else assumed(device)
 
 
 # Kept
@@ -106,12 +121,10 @@ def keep(found: Calibration) -> Path:
     """Write a machine's roofs to their place. Raises: CannotWrite."""
     path = path_of(found.device)
     new = path.with_suffix(f".{os.getpid()}.new")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
         new.replace(path)
-    except OSError as error:
-        raise CannotWrite(str(path), error.strerror or str(error)) from error
     return path
 
 
@@ -122,13 +135,18 @@ def present(device: torch.device) -> str:
 
 def cpu_name() -> str:
     """The processor's model and the threads that PyTorch uses, which its roofs depend on."""
+    return f"{_cpu_model()}, {torch.get_num_threads()} threads"
+
+
+@cache
+def _cpu_model() -> str:
     model = ""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     except OSError:
         pass
-    return f"{model or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    return model or platform.processor() or platform.machine()
 
 
 def roofs_of(name: str) -> tuple[Roof, ...]:
@@ -141,3 +159,10 @@ def roofs_of(name: str) -> tuple[Roof, ...]:
         pass  # a processor, or a card that the table does not have: its measured roof alone
     measured = kept(name)
     return (*roofs, measured.roof) if measured else tuple(roofs)
+
+
+def model_roof(device: Device) -> Roof:
+    """What the time model takes a device to reach."""
+    rates = rates_of(device)
+    peak = peak_gflops(device) * rates.issue_giops / device.issue_giops
+    return Roof("time model", max(gbps for _, gbps in rates.mixes), peak, rates.source, rates.mixes)

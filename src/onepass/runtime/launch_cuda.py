@@ -30,6 +30,29 @@ def check(code: int, call: str) -> None:
         raise DriverError(call, code, (text.value or b"unknown error").decode())
 
 
+def loaded(code: bytes, name: str, shared_bytes: int = 0) -> ctypes.c_void_p:
+    """A kernel of machine code, in the driver as long as the process lives, on any device.
+
+    Raises: DriverError when the driver refuses the code.
+    """
+    library, function = ctypes.c_void_p(), ctypes.c_void_p()
+    check(
+        driver().cuLibraryLoadData(ctypes.byref(library), code, None, None, 0, None, None, 0),
+        "cuLibraryLoadData",
+    )
+    check(
+        driver().cuLibraryGetKernel(ctypes.byref(function), library, name.encode()),
+        f"cuLibraryGetKernel({name})",
+    )
+    if shared_bytes:
+        for device in range(torch.cuda.device_count()):
+            check(
+                driver().cuKernelSetAttribute(_MOST_DYNAMIC_SHARED, shared_bytes, function, device),
+                f"cuKernelSetAttribute({name}, {shared_bytes} bytes of shared memory)",
+            )
+    return function
+
+
 class CudaKernel:
     """A loaded kernel. Calls are thread-safe: a call's arguments lie in a buffer of its thread."""
 
@@ -37,7 +60,6 @@ class CudaKernel:
         "_buffers",
         "_function",
         "_launch",
-        "_library",
         "_pack",
         "_shared",
         "_size",
@@ -52,24 +74,8 @@ class CudaKernel:
         """
         self.name = name
         self.threads = threads
-        self._library = ctypes.c_void_p()
-        check(
-            driver().cuLibraryLoadData(ctypes.byref(self._library), code, None, None, 0, None, None, 0),
-            "cuLibraryLoadData",
-        )
-        function = ctypes.c_void_p()
-        check(
-            driver().cuLibraryGetKernel(ctypes.byref(function), self._library, name.encode()),
-            "cuLibraryGetKernel",
-        )
-        self._function = function
+        self._function = loaded(code, name, shared_bytes)
         self._shared = shared_bytes
-        if shared_bytes:
-            for device in range(torch.cuda.device_count()):
-                check(
-                    driver().cuKernelSetAttribute(_MOST_DYNAMIC_SHARED, shared_bytes, function, device),
-                    f"cuKernelSetAttribute({name}, {shared_bytes} bytes of shared memory)",
-                )
         self._pack = struct.Struct(f"{fields}q").pack_into
         self._size = 8 * fields
         self._launch = driver().cuLaunchKernel

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.analysis.html import text
 from onepass.analysis.html.range_figure import Ranged, range_figure
-from onepass.analysis.html.roofline_figure import Dot, RoofLike, RooflineFigure, roofline_figure
+from onepass.analysis.html.roofline_figure import Dot, RooflineFigure, roofline_figure
 from onepass.analysis.words import IN_ENGLISH, Words
 from onepass.errors import BadReportPath, CannotWrite, MissingPackage
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from onepass.analysis.roofline import Roof
 
 HERE = Path(__file__).parent
 
@@ -153,13 +155,13 @@ def ranges(
     return render("ranges.html.j2", words, label=label, axis=axis, figure=figure, keys=keys)
 
 
-def roofline_section(roofs: Sequence[RoofLike], dots: Sequence[Dot], words: Words) -> Section | None:
+def roofline_section(roofs: Sequence[Roof], dots: Sequence[Dot], words: Words) -> Section | None:
     """Roofs and kernels. Kernels without arithmetic are named below the figure."""
     figure = roofline_figure(roofs, dots)
     if figure is None:
         return None
     flat = [dot.name for dot in dots if dot.intensity <= 0 or dot.gflops <= 0]
-    sources = [getattr(roof, "source", "") for roof in roofs]
+    sources = [roof.source for roof in roofs]
     body = render(
         "roofline.html.j2", words, figure=_in_words(figure, roofs, dots, words), flat=flat, sources=sources
     )
@@ -167,18 +169,20 @@ def roofline_section(roofs: Sequence[RoofLike], dots: Sequence[Dot], words: Word
 
 
 def _in_words(
-    figure: RooflineFigure, roofs: Sequence[RoofLike], dots: Sequence[Dot], words: Words
+    figure: RooflineFigure, roofs: Sequence[Roof], dots: Sequence[Dot], words: Words
 ) -> RooflineFigure:
     """A figure whose roofs and points say in a language what they are."""
     shown = [d for d in dots if d.intensity > 0 and d.gflops > 0]
     return replace(
         figure,
+        title=words("roofline"),
+        axis=words("roofline_axis"),
         roofs=tuple(replace(d, says=_roof(r, words)) for d, r in zip(figure.roofs, roofs, strict=True)),
         dots=tuple(replace(d, says=_point(shown[d.number - 1], words)) for d in figure.dots),
     )
 
 
-def _roof(roof: RoofLike, words: Words) -> str:
+def _roof(roof: Roof, words: Words) -> str:
     name = f"roof_{roof.kind.replace(' ', '_')}"
     kind = words(name) if words.has(name) else roof.kind
     gbps = f"{roof.bandwidth_gbps:,.0f} GB/s"

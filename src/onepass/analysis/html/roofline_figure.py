@@ -1,14 +1,17 @@
-"""The roofline figure: roofs, and each kernel a point, as an inline SVG. Axes are logarithmic."""
+"""The roofline figure: where roofs, and each kernel as a point, stand. Axes are logarithmic.
+
+Two draw it: templates/roofline.svg.j2, for a page or a file of its own, and `insight.roofline_picture.png`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from onepass.analysis.html.layout import spread
 from onepass.analysis.html.text import clipped, text_width
+from onepass.analysis.roofline import Roof
 
 WIDTH, HEIGHT = 860.0, 380.0  # px
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 560.0, 16.0, 330.0  # of the plot; labels stand to its right
@@ -19,26 +22,33 @@ FONT = 11.0
 Scale = Callable[[float], float]
 
 
-class RoofLike(Protocol):
-    """Units: 1e9 bytes a second, 1e9 operations a second; ``peak_gflops`` is None where nobody says."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def bandwidth_gbps(self) -> float: ...
-    @property
-    def peak_gflops(self) -> float | None: ...
+# The page's light colours, which are also those of a picture by itself; a page's own style goes before them.
+COLOURS: Mapping[str, str] = {
+    "page": "#ffffff",
+    "ink": "#1b1f24",
+    "quiet": "#59636e",
+    "line": "#d1d9e0",
+    "point": "#2563eb",
+    "datasheet": "#6b7280",
+    "measured": "#15803d",
+    "time model": "#7c3aed",
+}
+KEY = 20.0  # px from one line of the legend to the next
 
 
 @dataclass(frozen=True)
 class Dot:
-    """One kernel. Units: FLOPs a byte, 1e9 operations a second; ``measured`` or by the time model."""
+    """One kernel. Units: FLOPs a byte, 1e9 operations a second; ``measured``, or where it would stand.
+
+    ``share`` of the roof, 0 … 1, stands behind its name where it is known.
+    """
 
     name: str
     intensity: float
     gflops: float
     measured: bool
     link: str = ""
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +60,12 @@ class Tick:
 @dataclass(frozen=True)
 class DrawnRoof:
     kind: str
-    path: str
+    corners: tuple[tuple[float, float], ...]  # px
     says: str
+
+    @property
+    def path(self) -> str:
+        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self.corners)
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,15 @@ class DrawnDot:
 
 
 @dataclass(frozen=True)
+class Key:
+    """A line of the legend that a picture by itself has; ``kind`` of a roof, or empty."""
+
+    y: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
 class RooflineFigure:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
@@ -79,9 +102,24 @@ class RooflineFigure:
     right: float = RIGHT
     top: float = TOP
     bottom: float = BOTTOM
+    title: str = "roofline"
+    axis: str = "arithmetic intensity, FLOPs a byte"
+    legend: tuple[Key, ...] = ()
+
+    @property
+    def colours(self) -> Mapping[str, str]:
+        return COLOURS
 
 
-def roofline_figure(roofs: Sequence[RoofLike], dots: Iterable[Dot]) -> RooflineFigure | None:
+def by_itself(figure: RooflineFigure, title: str, notes: Sequence[str]) -> RooflineFigure:
+    """The figure with a legend below it: title, roofs, notes."""
+    lines = [("", title), *((roof.kind, roof.says) for roof in figure.roofs), *(("", note) for note in notes)]
+    most = int((WIDTH - LEFT - 50) / text_width("0", FONT))
+    keys = tuple(Key(HEIGHT + KEY * i, kind, clipped(text, most)) for i, (kind, text) in enumerate(lines, 1))
+    return replace(figure, height=HEIGHT + KEY * (len(keys) + 1), title=title, legend=keys)
+
+
+def roofline_figure(roofs: Sequence[Roof], dots: Iterable[Dot]) -> RooflineFigure | None:
     """Places roofs and points; None where there is nothing to draw. A point without arithmetic has no place here."""
     shown = [d for d in dots if d.intensity > 0 and d.gflops > 0]
     if not roofs:
@@ -98,27 +136,28 @@ def roofline_figure(roofs: Sequence[RoofLike], dots: Iterable[Dot]) -> RooflineF
     def y(value: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * math.log(value / low_y) / math.log(high_y / low_y)
 
-    def line(roof: RoofLike) -> str:
+    def line(roof: Roof) -> tuple[tuple[float, float], ...]:
         start = max(low_x, low_y / roof.bandwidth_gbps)
         top = roof.peak_gflops or min(high_x * roof.bandwidth_gbps, high_y)
         corners = [(start, start * roof.bandwidth_gbps), (top / roof.bandwidth_gbps, top)]
         corners += [(high_x, top)] if roof.peak_gflops else []
-        return "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in corners)
+        return tuple((x(a), y(b)) for a, b in corners)
 
     return RooflineFigure(
         tuple(Tick(x(v), f"{v:g}") for v in _powers(low_x, high_x)),
         tuple(Tick(y(v), _flops(v)) for v in _powers(low_y, high_y)),
-        tuple(DrawnRoof(roof.kind, line(roof), _words(roof)) for roof in roofs),
+        tuple(DrawnRoof(roof.kind, line(roof), roof_words(roof)) for roof in roofs),
         tuple(_dots(shown, x, y)),
         max(len(shown) - MOST_LABELS, 0),
     )
 
 
-def _words(roof: RoofLike) -> str:
+def roof_words(roof: Roof) -> str:
+    """A roof's limits and their ridge in one line."""
     memory = f"{roof.kind}: {roof.bandwidth_gbps:,.0f} GB/s"
     if not roof.peak_gflops:
         return f"{memory}, arithmetic not known"
-    return f"{memory}, {_flops(roof.peak_gflops)}, ridge {roof.peak_gflops / roof.bandwidth_gbps:.1f} FLOP/B"
+    return f"{memory}, {_flops(roof.peak_gflops)}, ridge {roof.ridge:.1f} FLOP/B"
 
 
 def _dots(dots: Sequence[Dot], x: Scale, y: Scale) -> list[DrawnDot]:
@@ -137,9 +176,9 @@ def _dots(dots: Sequence[Dot], x: Scale, y: Scale) -> list[DrawnDot]:
             py,
             dot.measured,
             f"{dot.name}: {dot.intensity:.2f} FLOP/B, {_flops(dot.gflops)} "
-            f"{'measured' if dot.measured else 'predicted'}",
+            f"{'measured' if dot.measured else 'not measured'}",
             number,
-            _fitting(f"{number} {dot.name}") if number in at else "",
+            _label(number, dot) if number in at else "",
             at.get(number, py),
             dot.link,
         )
@@ -147,8 +186,10 @@ def _dots(dots: Sequence[Dot], x: Scale, y: Scale) -> list[DrawnDot]:
     ]
 
 
-def _fitting(text: str) -> str:
-    return clipped(text, int((WIDTH - RIGHT - 40) / text_width("0", FONT)))
+def _label(number: int, dot: Dot) -> str:
+    share = "" if dot.share is None else f", {dot.share:.0%} of the roof"
+    letters = int((WIDTH - RIGHT - 40) / text_width("0", FONT))
+    return clipped(f"{number} {dot.name}", letters - len(share)) + share
 
 
 def _inside(heights: Sequence[float]) -> list[float]:
