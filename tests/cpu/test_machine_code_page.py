@@ -18,8 +18,8 @@ from onepass.analysis.report import Report
 from onepass.analysis.words import Words
 from onepass.api import report
 from onepass.build import Plan
+from onepass.capture.absent import generate
 from onepass.errors import NoNvrtc
-from onepass.insight.generated import generate
 from onepass.runtime import disassemble
 from onepass.runtime.load import binary
 

@@ -78,7 +78,7 @@ def _digest(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def render(template: str, words: Words, **values: Any) -> str:
+def render(template: str, words: Words = IN_ENGLISH, **values: Any) -> str:
     """A template filled in; it has the words as ``t``. What a template made is markup for the next; all else is escaped.
 
     Raises: MissingPackage
