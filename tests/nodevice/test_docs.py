@@ -109,9 +109,15 @@ def half_width(text: str) -> list[str]:
     return HALF_WIDTH.findall(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", FENCED.sub("", text)))
 
 
-@pytest.mark.parametrize("path", TRANSLATED, ids=lambda path: path.stem)
+CHINESE = [
+    *(chinese(path) for path in TRANSLATED),
+    *(ROOT / "src" / "onepass" / "ladder").glob("*/rungs.toml"),
+]
+
+
+@pytest.mark.parametrize("path", CHINESE, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_chinese_is_set_in_full_width_punctuation(path: Path) -> None:
-    assert not half_width(chinese(path).read_text())
+    assert not half_width(path.read_text())
     assert half_width("逐块运行,再预测时间") and half_width("方法(见下)")
 
 
