@@ -20,6 +20,7 @@ from onepass.analysis.resources import own_shared_bytes, resources_by_kernel, us
 from onepass.errors import BadUserFile, NoSuchArchitecture
 from onepass.insight import binaries
 from onepass.insight.inspect import KernelFacts, inspect_file
+from onepass.runtime import disassemble
 from onepass.runtime.nvrtc import compile_text
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -296,7 +297,8 @@ def test_what_can_not_be_found_is_told_with_what_can(copies: Path, tmp_path: Pat
 def test_without_tools_it_says_what_is_missing(
     copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binaries, "tools", lambda name: [])
+    for module in (binaries, disassemble):
+        monkeypatch.setattr(module, "tools", lambda name: [])
     k = found(copies, "sm_90")["mixed"]
     assert k.registers and k.code and k.code.origin == "PTX"
     assert "nvdisasm is missing: pip install" in " ".join(k.missing)
