@@ -13,7 +13,7 @@ from typing import Any
 from onepass.analysis.flow import Flow, plain
 from onepass.analysis.html.text import columns
 from onepass.analysis.machine_code import MachineCode
-from onepass.analysis.roofline import Roof, intensity
+from onepass.analysis.roofline import Point, Roof, intensity
 from onepass.analysis.words import ENGLISH, Words, words_of
 from onepass.errors import MissingPackage
 
@@ -84,6 +84,20 @@ class KernelRow:
             "predicted_us": self.predicted_us,
             "measured_us": self.measured_us,
         }
+
+
+def points_of(kernels: Iterable[KernelRow]) -> tuple[Point, ...]:
+    """A report's kernels, those that are alike as one point, the most bytes first."""
+    groups: dict[tuple[Any, ...], list[KernelRow]] = {}
+    for k in kernels:
+        groups.setdefault((k.name, k.flops, k.bytes_read, k.bytes_written, k.eager_bytes), []).append(k)
+    points = []
+    for (name, flops, read, written, eager), same in groups.items():
+        times = [k.measured_us for k in same if k.measured_us is not None]
+        points.append(
+            Point(name, len(same), flops, read, written, eager, sum(times) / len(times) if times else None)
+        )
+    return tuple(sorted(points, key=lambda p: -p.count * p.bytes))
 
 
 @dataclass(frozen=True)
