@@ -249,6 +249,22 @@ def timing() -> dict[str, Any]:
     return {"schema": "onepass.bench/1", **texts, **numbers, "tensors": {}, "versions": {}}
 
 
+@pytest.mark.parametrize("share", [0.75, 0.5, None])
+def test_occupancy_alone_is_neither_better_nor_worse(
+    tmp_path: Path, invoke: Invoke, share: float | None
+) -> None:
+    files = []
+    for name, occupancy in (("full", 1.0), ("less", share)):
+        document = inspection()
+        document["kernels"][0]["occupancy"] = occupancy
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps(document))
+    for old, new in (files, files[::-1]):
+        code, said = invoke("diff", old, new)
+        assert code == 0 and "cannot tell: what changed is neither better nor worse" in said
+        assert "occupancy " in said
+
+
 @pytest.mark.parametrize("make", [inspection, timing])
 def test_a_document_that_lacks_any_of_its_parts_is_refused(
     tmp_path: Path, invoke: Invoke, make: Callable[[], dict[str, Any]]

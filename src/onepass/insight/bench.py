@@ -126,7 +126,7 @@ class Row:
 
 
 def versions() -> dict[str, str]:
-    """What a time depends on beside the code: changes of these make two rows incomparable."""
+    """What a time depends on beside the code. Two rows that differ here alone measure the upgrade: `diff` names it."""
     cuda = str(torch.version.cuda) if torch.cuda.is_available() else "none"
     return {"torch": torch.__version__, "cuda": cuda, "python": platform.python_version()}
 
