@@ -17,7 +17,7 @@ from onepass.device import architectures
 from onepass.errors import BadUserFile
 from onepass.insight import binaries
 from onepass.insight.inspect import Inspection, inspect_file, picked, short
-from onepass.runtime.nvrtc import compile_ptx, compile_text
+from onepass.runtime.nvrtc import compile_text, compile_with_ptx
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }\n'
 LADDER = Path(__file__).parents[2] / "src/onepass/ladder/layer_norm"
@@ -48,7 +48,7 @@ def cubin() -> bytes:
 
 @pytest.fixture(scope="module")
 def ptx() -> str:
-    return compile_ptx(KERNEL, "k", "sm_90")
+    return compile_with_ptx(KERNEL, "k", "sm_90")[1]
 
 
 @pytest.mark.parametrize("name", ["caché.cu", '日本 "x".cu'])
