@@ -53,7 +53,8 @@ def too_far(result: Tensor, exact: Tensor, share: float) -> Tensor:
 def close_to(result: Tensor, exact: Tensor, share: float) -> str:
     """Empty where a result is the exact one, else which element is furthest from it and how many are off.
 
-    The text goes on after the result's name: "[7] is 1, not 2; …". ``share`` is of magnitudes, of a floating-point result; whole numbers must be equal. Shapes: as many elements each.
+    The text goes on after the result's name: "[7] is 1, not 2; …". ``share`` is of magnitudes, of a floating-point
+    result; whole numbers must be equal. Shapes: as many elements each.
     """
     if result.numel() != exact.numel():
         return f" has {result.numel()} elements and its reference {exact.numel()}"
