@@ -184,8 +184,8 @@ def check_kernel(
     `arguments` holds a value by parameter name: a torch tensor or numpy array for a pointer, a number for a scalar.
     Tensors are copied (to memory as aligned as theirs), never written. `expected` gives results by parameter name;
     `reference` computes them from the arguments it names, as float64 tensors (`reference_results`). An element is wrong
-    if it is further from its result than rtol times the sum of its own and the typical magnitude (`closeness.typical`). rtol
-    is 1e-4 for fp32, 4 eps for 16 bits. `defines` are macros.
+    if it is further from its result than rtol times the sum of its own and the typical magnitude (`closeness.typical`).
+    rtol is 1e-4 for fp32, 4 eps for 16 bits. `defines` are macros.
 
     Raises: BadLaunch, CannotCheck, NoSuchKernel, NoCompiler.
     """
