@@ -198,6 +198,18 @@ def test_comparing_holds_results_to_their_own_rounding() -> None:
     )
 
 
+@pytest.mark.parametrize("huge", [1e6, -1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("count", [1, 1500])
+def test_huge_values_do_not_hide_what_is_wrong(huge: float, count: int) -> None:
+    """An outlier, and a mask: with a mean of magnitudes all else may be anything."""
+    exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).double()
+    exact.view(-1)[:count] = huge
+    made = exact.float()
+    assert benching.compared(made, made.double()) == ""
+    made[60, 60] += 0.01
+    assert "1 of 4096 values are too far" in benching.compared(made, exact)
+
+
 def test_a_task_names_its_results() -> None:
     def f(x: Any, y: Any) -> None: ...
 

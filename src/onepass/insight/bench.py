@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass.analysis.closeness import too_far, typical
 from onepass.analysis.roofline import MOST_OF_ROOF
 from onepass.errors import BadUserFile, HostTooSlow, OnepassError
 from onepass.insight.roof import Roof, roofs
@@ -466,25 +467,28 @@ def compared(out: Any, exact: Tensor) -> str:
     if not out.is_floating_point():
         wrong = int((out != exact).sum())
         return f"{wrong} of {exact.numel()} values differ" if wrong else ""
-    unit = OWN_ROUNDINGS * torch.finfo(out.dtype).eps / 2 + INNER_ROUNDINGS * 2.0**-24
-    finite = exact.isfinite()
-    typical = exact[finite].square().mean().sqrt() if finite.any() else exact.new_zeros(())
-    both = out.double()
-    near = finite & ((both - exact).abs() <= unit * (exact.abs() + typical))
-    good = near | (both == exact) | (both.isnan() & exact.isnan())
-    wrong = int((~good).sum())
+    share = share_of(out.dtype)
+    bad = too_far(out, exact, share)
+    wrong = int(bad.sum())
     if not wrong:
         return ""
+    both = out.double()
     numbers = int((~both.isnan() & exact.isnan()).sum())
     if numbers:
         return f"{numbers} of {exact.numel()} values are numbers where float64 gives NaN"
     lost = int((both.isnan() & ~exact.isnan()).sum())
     if lost:
         return f"{lost} of {exact.numel()} values were never written, or are NaN"
-    worst = float(((both - exact).abs() / (exact.abs() + typical)).nan_to_num(math.inf).max())
+    off = (both - exact).abs() / (exact.double().abs() + typical(exact.double(), out.dtype))
+    worst = float(off[bad].nan_to_num(math.inf).max())
     return (
-        f"{wrong} of {exact.numel()} values are too far from float64 (worst {worst:.1e}, allowed {unit:.1e})"
+        f"{wrong} of {exact.numel()} values are too far from float64 (worst {worst:.1e}, allowed {share:.1e})"
     )
+
+
+def share_of(dtype: torch.dtype) -> float:
+    """What a floating-point result of a type may be off by, as a share of magnitudes."""
+    return OWN_ROUNDINGS * torch.finfo(dtype).eps / 2 + INNER_ROUNDINGS * 2.0**-24
 
 
 def device_name(device: torch.device) -> str:
