@@ -428,11 +428,14 @@ def memory_of(x: Tensor) -> Tensor:
     return x.as_strided((span,), (1,), x.storage_offset())
 
 
-def copied(x: Tensor) -> Tensor:
-    """A copy with the same strides and the same place in a line of memory: `clone` closes gaps and unfolds dimensions."""
+def copied(x: Tensor, device: torch.device | None = None) -> Tensor:
+    """A copy with the same strides and the same place in a line of memory: `clone` closes gaps and unfolds dimensions.
+
+    It is where ``x`` is, or on ``device``.
+    """
     whole = memory_of(x)
     offset = x.data_ptr() % ALIGNED // x.element_size()
-    made = torch.empty(whole.numel() + offset, dtype=x.dtype, device=x.device)
+    made = torch.empty(whole.numel() + offset, dtype=x.dtype, device=device or x.device)
     made[offset:].copy_(whole)
     return made.as_strided(x.shape, x.stride(), offset)
 

@@ -154,7 +154,7 @@ def of_built(built: Built, graph: Graph) -> Executed:
     for name in dict.fromkeys(f.tensor for f in built.source.block if f.kind == "pointer"):
         held = graph.captured.program.tensors[name]
         zeros = torch.zeros(max(1, known(held.numel)), dtype=getattr(torch, held.dtype.name))
-        memory[name] = copied(given[name]) if name in given else zeros
+        memory[name] = copied(given[name], torch.device("cpu")) if name in given else zeros
     fields = [f for f in built.source.block if f.kind != "extra"]
     values = [known(f.size) + (memory[f.tensor].data_ptr() if f.kind == "pointer" else 0) for f in fields]
     rows = known(product(built.kernel.outer))
