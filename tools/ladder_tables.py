@@ -30,7 +30,8 @@ WORDS = {
         "near": "是",
         "more": "更快",
         "less": "更慢",
-        "about": "{device},行数 = {rows},fp32,冷缓存,{rounds} 轮的中位数;{date}。预测与实测均为相对下一级的速度。",
+        "about": "{device}，行数 = {rows}，fp32，冷缓存，{rounds} 轮的中位数；{date}。"
+        "预测与实测均为相对下一级的速度。",
     },
 }
 BLOCK = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

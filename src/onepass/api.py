@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
 
@@ -25,6 +25,7 @@ from onepass.errors import CannotFuse, OnepassError
 from onepass.plan.choose import kernel_name
 from onepass.plan.decision import REASONS
 from onepass.runtime.calibration import cpu_name, model_roof, roofs_of
+from onepass.runtime.disassemble import machine_code
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -162,6 +163,9 @@ def _kernel_row(built: Built, hints: Mapping[str, int], moved: int, measured_us:
         measured_us=measured_us,
         bound=bound(built.traffic, built.device),
         source=built.source.text,
+        read_code=None
+        if built.device.kind == "cpu"
+        else partial(machine_code, built.source, built.device.arch),
     )
 
 

@@ -124,6 +124,20 @@ class NotPresent(OnepassError):
 
 
 @dataclass(eq=False)
+class NoSuchLanguage(OnepassError):
+    """A language that reports are not written in."""
+
+    name: str
+    near: tuple[str, ...]
+
+    def what(self) -> str:
+        return f"no reports in {self.name!r}; near it: {', '.join(self.near)}"
+
+    def advice(self) -> str:
+        return "Say --lang en or --lang zh."
+
+
+@dataclass(eq=False)
 class BadGate(OnepassError):
     """A gate that can't be judged."""
 

@@ -1,10 +1,12 @@
-"""The page of a report in headless Chromium: silent, whole, nothing over anything, and its cut edges answer."""
+"""The pages of all verbs in headless Chromium, in both languages: silent, whole, nothing over anything."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from harness import verb_pages
 from harness.pages import EVIL, encoder, hostile, kernel, planned
+from onepass.analysis.html.report_page import report_page
 from onepass.analysis.report import Report
+from onepass.analysis.words import Words
 
-SCHEMES, WIDTHS = ("light", "dark"), {"wide": 1280, "phone": 375}
+SCHEMES, WIDTHS = ("light", "dark"), {"wide": 1440, "phone": 390}
 SECONDS = 3.0  # until a 24-layer model's page is there
 
 # Texts of one picture over each other, texts outside their picture or their box, boxes over boxes, labels of lines over
@@ -35,6 +40,10 @@ TROUBLES = """() => {
     const texts = [...picture.querySelectorAll("text")];
     pairs(texts, "text over text");
     for (const text of texts) if (!inside(box(text), box(picture))) found.push(`cut off: ${named(text)}`);
+    for (const mark of picture.querySelectorAll("circle, .forecast")) {
+      if (!inside(box(mark), box(picture))) found.push(`cut off: ${named(mark)}`);
+      for (const text of texts) if (over(box(mark), box(text))) found.push(`mark over text: ${named(text)}`);
+    }
     const rects = [...picture.querySelectorAll(".box > rect")];
     const plates = [...picture.querySelectorAll(":scope > .edge > rect")];
     pairs([...rects, ...plates], "box over box");
@@ -70,11 +79,19 @@ def example() -> Report:
     return Report(**{**report.__dict__, "kernels": (*report.kernels, kernel("row_block_gelu_add_fp32"))})
 
 
-MADE: dict[str, Callable[[], Report]] = {
-    "example": example,
-    "24 layers": lambda: encoder(24)[1],
-    "hostile": hostile,
+MADE: dict[str, Callable[[], str]] = {
+    "example": lambda: report_page(example()),
+    "24 layers": lambda: report_page(encoder(24)[1]),
+    "24 layers zh": lambda: report_page(encoder(24)[1], Words("zh")),
+    "hostile": lambda: report_page(hostile()),
+    "hostile zh": lambda: report_page(hostile(), Words("zh")),
+} | {
+    f"{name} {language}": partial(make, Words(language))
+    for language in ("en", "zh")
+    for name, make in verb_pages.MADE.items()
 }
+# Pictures on each: roofline and data flow, and what a verb has of its own.
+PICTURES = {"profile": 4, "ladder": 2}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +101,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> dict[str, 
     found = {}
     for i, (name, make) in enumerate(MADE.items()):
         found[name] = folder / f"{i}.html"
-        make().save(found[name])
+        found[name].write_text(make(), encoding="utf-8")
     return found
 
 
@@ -118,24 +135,40 @@ def opened(chromium: Any, files: dict[str, Path]) -> Iterator[Open]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", MADE)
-def test_the_page_is_silent_and_whole(opened: Open, name: str, scheme: str, width: str) -> None:
-    found = opened(name, scheme, width)
+def test_the_page_is_silent_and_whole(opened: Open, name: str, width: str) -> None:
+    found = opened(name, "light", width)
     page = found.page
     assert page.evaluate(TROUBLES) == []
     page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
     assert page.evaluate(TROUBLES) == []
     pictures = page.query_selector_all("svg.picture")
-    assert len(pictures) == 2
+    assert len(pictures) == PICTURES.get(name.split()[0], 2)
     for picture in pictures:
         picture.scroll_into_view_if_needed()
         assert picture.is_visible() and picture.bounding_box()["height"] > 100
+        assert picture.query_selector("text") and picture.query_selector("path, line, rect")
     assert found.said == []
     assert len(found.asked) == 1  # itself
-    assert page.title() == "onepass explain"
-    assert (luminance(page) > 0.8) == (scheme == "light")
-    assert (luminance(page) < 0.1) == (scheme == "dark")
+    verb = name.split()[0]
+    assert page.title() == f"onepass {verb if verb in ('profile', 'ladder', 'demo') else 'explain'}"
+    assert page.evaluate("document.documentElement.lang") == ("zh-CN" if name.endswith("zh") else "en")
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        assert luminance(page) > 0.8 if scheme == "light" else luminance(page) < 0.1
+        assert ink(page) < 0.3 if scheme == "light" else ink(page) > 0.5
+    assert page.evaluate(TROUBLES) == []
+    assert found.said == []
+
+
+def ink(page: Any) -> float:
+    """How bright the text nearest to its background is: headings, cells, facts, titles in pictures."""
+    colours = page.evaluate(
+        "[...document.querySelectorAll('h1, td, dd, svg text.title')].map((e) => e.matches('text') ? "
+        "getComputedStyle(e).fill : getComputedStyle(e).color)"
+    )
+    values = {sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 3 / 255 for colour in colours}
+    return max(values) if luminance(page) > 0.5 else min(values)
 
 
 def luminance(page: Any) -> float:
@@ -146,18 +179,25 @@ def luminance(page: Any) -> float:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_each_picture_is_painted(opened: Open, scheme: str) -> None:
     """Not one colour all over: a picture may be there, and of the right size, and still show nothing."""
-    for picture in opened("example", scheme).page.query_selector_all("svg.picture"):
+    # A picture taller than the window is photographed with what lies below it.
+    low = "svg.picture:not(.flow)"
+    pictures = opened("example", scheme).page.query_selector_all("svg.picture")
+    pictures += opened("profile en", scheme).page.query_selector_all(low)
+    pictures += opened("ladder en", scheme).page.query_selector_all(low)
+    assert len(pictures) == 7
+    for picture in pictures:
         shot = picture.screenshot()
         picture.evaluate("(picture) => picture.replaceChildren()")
         assert len(shot) > 3 * len(picture.screenshot())  # PNG: what is of one colour takes next to nothing
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_cut_edge_answers_a_click_with_its_row(opened: Open, width: str) -> None:
-    found = opened("24 layers", "dark", width)
+@pytest.mark.parametrize("name", ["24 layers", "24 layers zh", "profile en"])
+def test_every_cut_edge_answers_a_click_with_its_row(opened: Open, name: str, width: str) -> None:
+    found = opened(name, "dark", width)
     page = found.page
     edges = page.query_selector_all("[data-cut]")
-    assert len(edges) > 5
+    assert len(edges) >= 5
     for edge in edges:
         edge.query_selector("rect").click()
         number = edge.get_attribute("data-cut")
@@ -187,6 +227,16 @@ def test_a_kernel_in_the_picture_leads_to_its_source(opened: Open) -> None:
     link.query_selector("rect").click()
     source = page.query_selector(f"{link.get_attribute('href')} pre")
     assert source.is_visible()
+
+
+def test_a_rung_in_a_picture_leads_to_its_card(opened: Open) -> None:
+    page = opened("ladder en").page
+    link = page.query_selector("svg.ranges a")
+    link.query_selector("text").click()
+    card = page.query_selector(link.get_attribute("href"))
+    assert card.query_selector("h3").text_content() == "v2"
+    assert card.bounding_box()["y"] < 100
+    assert card.query_selector("pre").is_visible()
 
 
 def test_hostile_text_stays_text(opened: Open) -> None:
@@ -231,6 +281,13 @@ def test_a_frame_in_a_notebook_works(opened: Open, tmp_path: Path) -> None:
             "out of its box",
         ),
         ("document.querySelector('.box').setAttribute('transform', 'translate(-900 0)')", "cut off"),
+        (
+            "document.querySelector('svg circle').setAttribute('cx', "
+            "document.querySelector('svg text').getAttribute('x')); "
+            "document.querySelector('svg circle').setAttribute('cy', "
+            "document.querySelector('svg text').getAttribute('y'))",
+            "mark over text",
+        ),
         ("document.querySelector('h1').style.width = '2000px'", "sticks out"),
         ("document.querySelector('h2').style.marginTop = '-90px'", "part over part"),
     ],

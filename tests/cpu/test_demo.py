@@ -12,6 +12,8 @@ import pytest
 import torch
 import typer
 
+from harness.pages import Read, kernel
+from onepass.analysis.report import Report, Totals
 from onepass.cli import demo as command
 from onepass.insight import fusion_experiment
 from onepass.insight.demo import comparison, passages
@@ -126,22 +128,15 @@ def test_experiment_counts_every_input_and_output_of_eager() -> None:
     assert moved[fusion_experiment.PLAIN_ADD] == 4 * 3 * rows * cols
 
 
-class Report:
-    """Of the shape that `onepass.explain` returns."""
-
-    text = "the report of the model"
-
-    def save(self, path: Path) -> None:
-        path.write_text("<p>the page of the model")
-
-    def to_dict(self) -> dict[str, Any]:
-        totals = {
-            "eager_kernels": 60,
-            "fused_kernels": 20,
-            "eager_bytes": 28_000_000,
-            "fused_bytes": 12_000_000,
-        }
-        return {"schema": "onepass.explain/1", "totals": totals}
+REPORT = Report(
+    device="cpu",
+    kernels=(kernel("cpu_gelu_fp32"),),
+    decisions=(),
+    left=(),
+    totals=Totals(28_000_000, 12_000_000, 60, 20, 0, 0),
+    notes=(),
+    reasons={},
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -150,7 +145,7 @@ def little() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onepass.insight.demo.story.passages", lambda: LITTLE)
         patch.setattr(fusion_experiment, "default_shape", lambda device: (64, 257))
-        patch.setattr("onepass.api.explain", lambda *_, **__: Report())
+        patch.setattr("onepass.api.explain", lambda *_, **__: REPORT)
         yield
 
 
@@ -212,14 +207,26 @@ def test_the_whole_of_it_with_a_right_back_end(right_story: Story, invoke: Invok
     assert document["largest_difference"] <= 1e-4
     assert document["throughput"]["pairs"] == len(batches([passage.text for passage in LITTLE], CPU))
     assert len(document["answers"]) == len(passages.QUESTIONS)
-    assert outcome.explained == Report().to_dict()
-    assert outcome.page == "<p>the page of the model"
+    assert outcome.explained == REPORT.to_dict()
+    read = Read.page(outcome.page)
+    assert not read.faults
+    assert read.all("h1")[0].text.startswith("The same answers as eager")
+    sections = [e.attributes["id"] for e in read.all("section")]
+    assert sections == ["model", "answers", "experiment", "plan", "kernels"]
+    assert all(question in outcome.page for question in passages.QUESTIONS if "'" not in question)
 
 
 def test_the_report_says_it_all_without_a_terminal(right_story: Story, invoke: Invoke) -> None:
     report = invoke(right_story).report
     assert report.startswith("The same answers as eager")
-    for words in ("tokens/s", "28.0", "12.0", "6 of 6", *fusion_experiment.WAYS, Report.text):
+    for words in (
+        "tokens/s",
+        "28.0",
+        "12.0",
+        "6 of 6",
+        *fusion_experiment.WAYS,
+        REPORT.verdict.splitlines()[0],
+    ):
         assert words in report
 
 

@@ -22,6 +22,7 @@ from onepass.errors import BadUserFile
 from onepass.insight import binaries
 from onepass.insight.bench import copied
 from onepass.insight.export import TEST_ROWS, Argument, _write_data, export
+from onepass.runtime import disassemble
 from onepass.runtime.nvrtc import compile_cubin
 
 ARCHS = ("sm_80", "sm_90")
@@ -190,7 +191,7 @@ def test_one_huge_value_does_not_hide_wrong_ones_from_the_self_test(tmp_path: Pa
 
 
 @pytest.mark.skipif(
-    binaries.tool("fatbinary") is None or binaries.tool("cuobjdump") is None, reason="needs both tools"
+    disassemble.tool("fatbinary") is None or disassemble.tool("cuobjdump") is None, reason="needs both tools"
 )
 def test_a_fat_binary_holds_the_machine_code_of_each_architecture(exported: Path) -> None:
     held = {i.arch: i.code for i in binaries.images(exported / "kernel_0.fatbin")}
@@ -209,10 +210,10 @@ def test_a_fat_binary_that_can_not_be_made_is_told(tmp_path: Path, monkeypatch: 
     made.chmod(0o755)
     with monkeypatch.context() as patched:
         patched.syspath_prepend(str(tmp_path))
-        assert binaries.tool("fatbinary") == str(made)
+        assert disassemble.tool("fatbinary") == str(made)
         broken = export("r.py", "relu", relu, [x], ("sm_90",), tmp_path / "broken")
     assert "says fatal: out of cheese" in broken.verdict
-    monkeypatch.setattr(binaries, "tools", lambda name: [])
+    monkeypatch.setattr(disassemble, "tools", lambda name: [])
     absent = export("r.py", "relu", relu, [x], ("sm_90",), tmp_path / "absent")
     assert "no fat binary: fatbinary is missing: pip install nvidia-cuda-nvcc" in absent.verdict
     assert not [f for f in (*broken.files, *absent.files) if f.endswith(".fatbin")]

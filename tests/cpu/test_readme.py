@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -24,18 +27,26 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return found
 
 
+def programs() -> list[tuple[str, str]]:
+    """Python blocks, each text once: a translation holds the same ones."""
+    return [
+        (where, text) for text, where in {text: where for where, text in reversed(blocks("python"))}.items()
+    ]
+
+
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
-def test_the_readme_has_examples() -> None:
-    assert sum(where.startswith("README.md") for where, _ in blocks("python")) >= 2
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_the_readme_has_examples(readme: str) -> None:
+    shown = {text for where, text in blocks("python") if where.startswith(f"{readme}:")}
+    assert len(shown) >= 2
+    assert shown <= {text for _, text in programs()}
 
 
-@pytest.mark.parametrize(
-    ("where", "text"), blocks("python"), ids=lambda value: value if ":" in value[:80] else ""
-)
+@pytest.mark.parametrize(("where", "text"), programs(), ids=lambda value: value if ":" in value[:80] else "")
 def test_python_block_runs(where: str, text: str) -> None:
     done = run([sys.executable, "-c", text])
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from onepass.analysis.words import Words
 from onepass.cli import main
 from onepass.errors import NoCompiler
 
@@ -62,8 +63,11 @@ class Report:
     text = "one kernel\n  three passes"
     kernels = (Kernel("gelu_add", "// the source of gelu_add\n"),)
 
-    def save(self, path: Path) -> None:
-        path.write_text("<p>one kernel")
+    def told(self, words: Words) -> str:
+        return self.text if words.language == "en" else "一个内核"
+
+    def save(self, path: Path, language: str) -> None:
+        path.write_text(f"<p lang={language}>one kernel")
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": "onepass.explain/1", "kernels": [{"name": "gelu_add"}]}
@@ -216,9 +220,39 @@ def test_explain_keeps_a_page(invoke: Invoke, tmp_path: Path, explained: list[tu
     page = tmp_path / "report.html"
     outcome = invoke("explain", write(tmp_path, GOOD_FILE) + ":double", "--html", str(page), "--json")
     assert outcome.code == 0
-    assert page.read_text() == "<p>one kernel"
+    assert page.read_text() == "<p lang=en>one kernel"
     assert str(page) in outcome.err
     assert json.loads(outcome.out)["schema"] == "onepass.explain/1"
+
+
+def test_explain_speaks_chinese(invoke: Invoke, tmp_path: Path, explained: list[tuple[Any, ...]]) -> None:
+    page = tmp_path / "report.html"
+    outcome = invoke("explain", write(tmp_path, GOOD_FILE) + ":double", "--html", str(page), "--lang", "zh")
+    assert outcome.code == 0
+    assert "一个内核" in outcome.out.splitlines() and f"已保存\uff1a{page}" in outcome.out
+    assert page.read_text() == "<p lang=zh>one kernel"
+
+
+@pytest.mark.parametrize("verb", ["explain", "profile", "ladder", "demo"])
+def test_a_language_that_is_not_there_names_those_that_are(invoke: Invoke, tmp_path: Path, verb: str) -> None:
+    target = {"ladder": ["softmax"], "demo": ["--out", str(tmp_path / "out")]}.get(verb, ["nowhere.py:f"])
+    outcome = invoke(verb, *target, "--lang", "zhh")
+    assert outcome.code == 2
+    assert "'zhh'" in outcome.err and "--lang zh" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["profile", "ladder"])
+def test_other_verbs_refuse_a_page_of_another_name_at_once(invoke: Invoke, verb: str) -> None:
+    outcome = invoke(verb, "softmax" if verb == "ladder" else "hf:bert", "--html", "page.pdf")
+    assert outcome.code == 2
+    assert "page.pdf" in outcome.err and ".html" in outcome.err
+
+
+def test_all_ladders_are_not_one_page(invoke: Invoke) -> None:
+    outcome = invoke("ladder", "all", "--html", "all.html")
+    assert outcome.code == 2
+    assert "one ladder" in outcome.err
 
 
 def test_a_page_of_another_name_is_refused_before_anything_is_compiled(

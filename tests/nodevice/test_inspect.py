@@ -20,6 +20,7 @@ from onepass.analysis.resources import own_shared_bytes, resources_by_kernel, us
 from onepass.errors import BadUserFile, NoSuchArchitecture
 from onepass.insight import binaries
 from onepass.insight.inspect import KernelFacts, inspect_file
+from onepass.runtime import disassemble
 from onepass.runtime.nvrtc import compile_text, compile_with_ptx
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -93,6 +94,11 @@ def found(path: Path, *archs: str, **options: Any) -> dict[str, KernelFacts]:
 def loads(k: KernelFacts) -> dict[tuple[str, str, int], int]:
     assert k.code
     return {(a.space, a.kind, a.bits): n for a, n in k.code.memory.items()}
+
+
+def without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (binaries, disassemble):
+        monkeypatch.setattr(module, "tools", lambda name: [])
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -296,7 +302,7 @@ def test_what_can_not_be_found_is_told_with_what_can(copies: Path, tmp_path: Pat
 def test_without_tools_it_says_what_is_missing(
     copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binaries, "tools", lambda name: [])
+    without_tools(monkeypatch)
     k = found(copies, "sm_90")["mixed"]
     assert k.registers and k.code and k.code.origin == "PTX"
     assert "nvdisasm is missing: pip install" in " ".join(k.missing)
@@ -312,7 +318,7 @@ PLAIN = 'extern "C" __global__ void plain(const float* x, float* y) { y[threadId
 def test_ptx_is_counted_without_a_disassembler_whatever_the_text_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binaries, "tools", lambda name: [])
+    without_tools(monkeypatch)
     file = tmp_path / "plain.cu"
     file.write_text(PLAIN)
     k = found(file, "sm_90")["plain"]
@@ -372,7 +378,7 @@ def test_an_entry_of_tritons_cache_is_counted_in_its_ptx_without_a_disassembler(
     (tmp_path / "plain.cubin").write_bytes(cubin)
     (tmp_path / "plain.ptx").write_text(ptx)
     (tmp_path / "plain.json").write_text(json.dumps({"name": "plain", "num_warps": 4, "shared": 0}))
-    monkeypatch.setattr(binaries, "tools", lambda name: [])
+    without_tools(monkeypatch)
     for arch in ("sm_90", "sm_90a"):
         code = found(tmp_path, arch)["plain"].code
         assert code and code.origin == "PTX"

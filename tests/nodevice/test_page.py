@@ -24,9 +24,12 @@ from onepass.analysis.flow import Box, Cut, Edge, Flow
 from onepass.analysis.fold import fold
 from onepass.analysis.html import page as page_module
 from onepass.analysis.html.layout import Layout, lay_out, spread
-from onepass.analysis.html.page import Fact, Section, page, report_page
+from onepass.analysis.html.page import Fact, Section, page
+from onepass.analysis.html.range_figure import Ranged, RangeFigure, range_figure
+from onepass.analysis.html.report_page import report_page
 from onepass.analysis.html.roofline_figure import BOTTOM, COLOURS, LABEL, TOP, Dot, roofline_figure
 from onepass.analysis.html.text import clipped
+from onepass.analysis.machine_code import Access, Instruction, MachineCode
 from onepass.analysis.report import Report
 from onepass.analysis.roofline import Roof
 from onepass.build import Built, Plan
@@ -139,12 +142,59 @@ def test_registers_spills_and_measured_times_of_a_gpu_are_shown(one: Report) -> 
     assert widths[:2] == [round(100 * 14.5 / 16.25, 1), 100.0]
 
 
+SASS = MachineCode(
+    "read",
+    "machine code",
+    (
+        *(Instruction("LDG.E.128", "R4,desc[UR4][R2.64]", Access("global", "load", 128)) for _ in range(4)),
+        Instruction("LDG.E", "R9,desc[UR4][R2.64]", Access("global", "load", 32)),
+        Instruction("STG.E.128", "desc[UR4][R2.64],R4", Access("global", "store", 128)),
+        Instruction("LDS", "R1,[R2]", Access("shared", "load", 32)),
+        Instruction("STL", "[R1],R2", Access("local", "store", 32)),
+        *(Instruction("MUFU.EX2", "R1,R2") for _ in range(3)),
+        Instruction("BAR.SYNC", "0x0"),
+    ),
+)
+
+
 def test_what_the_machine_code_holds_is_shown_where_it_was_read(one: Report) -> None:
-    found = (("LDG 128 bits", "4"), ("instructions", "212"))
-    with_code = replace(one, kernels=(kernel("read", machine_code=found), kernel("unread")))
-    cards = {e.text.split()[0]: e.text for e in Read.page(report_page(with_code)).all("article")}
-    assert "Machine code" in cards["read"] and "LDG 128 bits" in cards["read"] and "212" in cards["read"]
-    assert "Machine code" not in cards["unread"]
+    asked: list[str] = []
+
+    def read() -> MachineCode:
+        asked.append("read")
+        return SASS
+
+    kernels = (
+        kernel("read", read_code=read),
+        kernel("refused", read_code=lambda: "nvdisasm is missing: pip install it"),
+        kernel("unread"),
+    )
+    gpu = replace(one, kernels=kernels)
+    assert gpu.text and gpu.to_dict() and not asked  # neither the text nor the document needs it
+    page = Read.page(report_page(gpu))
+    report_page(gpu)
+    assert asked == ["read"]
+    cards = {e.text.split()[0]: e for e in page.all("article")}
+    facts = [
+        (e.text, page.elements[i + 1].text)
+        for i, e in enumerate(page.elements)
+        if e.tag == "dt"
+        and cards["read"] in e.parents
+        and any("code" in p.attributes.get("class", "") for p in e.parents)
+    ]
+    assert facts == [
+        ("instructions", "12"),
+        ("global loads", "4 × 128 bit, 1 × 32 bit"),
+        ("global stores", "1 × 128 bit"),
+        ("shared loads", "1 × 32 bit"),
+        ("special-function instructions", "3"),
+        ("barriers", "1"),
+        ("shuffles", "0"),
+        ("spills to local memory", "1 × 32 bit"),
+        ("bytes in flight a thread", str(SASS.bytes_in_flight)),
+    ]
+    assert "machine code not read: nvdisasm is missing" in cards["refused"].text
+    assert "Machine code" not in cards["unread"].text and "not read" not in cards["unread"].text
 
 
 def boundary(plan: Plan) -> Counter[tuple[str, str]]:
@@ -534,6 +584,70 @@ def test_long_names_keep_both_ends() -> None:
     assert clipped("a" * 10, 10) == "a" * 10
     short = clipped("first_" + "x" * 50 + "_last", 20)
     assert len(short) == 20 and short.startswith("first_") and short.endswith("_last")
+
+
+# Forecast beside measurement
+
+
+def shifted(figure: RangeFigure) -> RangeFigure:
+    """A figure whose points stand a tenth of the plot too far right."""
+    by = (figure.right - figure.left) / 10
+    return replace(figure, rows=tuple(replace(r, point=(r.point or 0) + by) for r in figure.rows))
+
+
+def misplaced(figure: RangeFigure, rows: list[Ranged], logarithmic: bool) -> list[str]:
+    """Bars and points that do not stand where the axis says."""
+    first, last = figure.ticks[0], figure.ticks[-1]
+    low, high = (float(t.text.replace(",", "")) for t in (first, last))
+
+    def value(at: float) -> float:
+        share = (at - first.at) / (last.at - first.at)
+        return low * (high / low) ** share if logarithmic else low + (high - low) * share
+
+    found = []
+    for row, drawn in zip(rows, figure.rows, strict=True):
+        for name, given, at in (
+            ("low", row.low, drawn.bar and drawn.bar[0]),
+            ("high", row.high, drawn.bar and drawn.bar[1]),
+            ("point", row.point, drawn.point),
+        ):
+            if (given is None) != (at is None):
+                found.append(f"{row.name} {name} is there or not")
+            elif given is not None and at is not None and value(at) != pytest.approx(given, abs=1e-6):
+                found.append(f"{row.name} {name}")
+    return found
+
+
+SAVED = [
+    Ranged("a", 100.0, 180.0, 150.0, ""),
+    Ranged("b", -30.0, -10.0, None, ""),
+    Ranged("c", 5.0, 5.0, 700.0, ""),
+]
+RATIOS = [
+    Ranged("v2", 1.0, 6.0, 4.2, ""),
+    Ranged("f4", 0.2, 1.0, 0.13, ""),
+    Ranged("v9", None, None, 1.0, ""),
+]
+
+
+@pytest.mark.parametrize(("rows", "logarithmic"), [(SAVED, False), (RATIOS, True)], ids=["saved", "ratios"])
+def test_forecasts_and_measurements_stand_where_the_axis_says(rows: list[Ranged], logarithmic: bool) -> None:
+    figure = range_figure(rows, logarithmic)
+    assert figure is not None
+    assert misplaced(figure, rows, logarithmic) == []
+    assert misplaced(shifted(figure), rows, logarithmic)
+    ends = [at for r in figure.rows for at in (*(r.bar or ()), r.point) if at is not None]
+    assert figure.left <= min(ends) and max(ends) <= figure.right <= figure.width
+    neutral = next(t for t in figure.ticks if t.text == ("1" if logarithmic else "0"))
+    assert figure.one == neutral.at
+
+
+def test_more_rows_than_a_picture_compares_are_counted() -> None:
+    rows = [Ranged(f"k{i}", 1.0, 2.0, 1.5, "") for i in range(57)]
+    figure = range_figure([*rows, Ranged("nothing", None, None, None, "")])
+    assert figure is not None and (len(figure.rows), figure.left_out) == (40, 17)
+    assert range_figure([Ranged("nothing", None, None, None, "")]) is None
+    assert range_figure([Ranged("zero", 0.0, 0.0, 0.0, "")]) is not None
 
 
 # Keeping it

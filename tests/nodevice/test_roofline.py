@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from onepass.analysis.html.page import report_page
+from onepass.analysis.html.report_page import report_page
 from onepass.analysis.html.roofline_figure import MOST_LABELS
 from onepass.analysis.html.text import text_width
 from onepass.analysis.roofline import Point, Roof, Roofline, datasheet_roof

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from onepass.analysis.flow import Box, Edge, Flow
+from onepass.analysis.words import IN_ENGLISH, Words
 
 # Folding that hides fewer boxes costs the reader more than it saves: the three projections of attention look alike too.
 LEAST_HIDDEN = 8
@@ -13,7 +14,7 @@ LEAST_HIDDEN = 8
 Repeat = tuple[int, int, int]  # first box, boxes in one, how many
 
 
-def fold(flow: Flow) -> Flow:
+def fold(flow: Flow, words: Words = IN_ENGLISH) -> Flow:
     """The flow with runs of equal stretches folded; each edge of ``flow`` is behind exactly one of the result's."""
     repeats = _repeats(_signatures(flow))
     home = {box.name: box.name for box in flow.boxes}
@@ -28,7 +29,7 @@ def fold(flow: Flow) -> Flow:
             if i >= period:
                 home[box.name] = name
                 hidden.add(box.name)
-        more.append((start + period, _more(name, stretch, count - 1)))
+        more.append((start + period, _more(name, stretch, count - 1, words)))
     edges: dict[tuple[str, str], Edge] = {}
     for edge in flow.edges:
         ends = _ends(edge, home, again)
@@ -64,16 +65,16 @@ def _ends(edge: Edge, home: dict[str, str], again: dict[str, tuple[int, int, str
     return source[2], home[edge.target]
 
 
-def _more(name: str, stretch: tuple[Box, ...], count: int) -> Box:
+def _more(name: str, stretch: tuple[Box, ...], count: int, words: Words) -> Box:
     kernels = sum(box.kind == "kernel" for box in stretch)
     calls = sum(box.kind == "call" for box in stretch)
-    parts = [f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((kernels, "kernel"), (calls, "call")) if n]
-    title = f"{count} more like the above" if count > 1 else "1 more like the above"
+    parts = [words.count(what, n) for what, n in (("kernel", kernels), ("call", calls)) if n]
+    told = words("flow_and", first=parts[0], second=parts[1]) if len(parts) == 2 else "".join(parts)
     return Box(
         name,
         "more",
-        title,
-        f"{' and '.join(parts)} each",
+        words("flow_more", n=count),
+        words("flow_each", parts=told),
         read_bytes=sum(box.read_bytes for box in stretch if box.kind == "kernel"),
         written_bytes=sum(box.written_bytes for box in stretch if box.kind == "kernel"),
         times=count,

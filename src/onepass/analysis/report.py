@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from onepass.analysis.flow import Flow, plain
-from onepass.analysis.roofline import Roof, intensity
-from onepass.errors import CannotWrite, MissingPackage
+from onepass.analysis.html.text import columns
+from onepass.analysis.machine_code import MachineCode
+from onepass.analysis.roofline import Point, Roof, intensity
+from onepass.analysis.words import ENGLISH, Words, words_of
+from onepass.errors import MissingPackage
 
 WIDTH = 100
 MOST_LINES = 8  # of decisions with one reason; a model with many different layers has hundreds
-_BOUND = {"special functions": "special", "instructions": "issue"}  # short enough for a column
+# Short enough for a column.
+_BOUND = {"special functions": "bound_special_short", "instructions": "bound_issue_short"}
 
 
 # How a note begins about a graph that onepass had no part in.
@@ -47,14 +53,17 @@ class KernelRow:
     measured_us: float | None
     bound: str
     source: str
-    machine_code: tuple[
-        tuple[str, str], ...
-    ] = ()  # what its machine code holds, in words; empty where none was read
+    read_code: Callable[[], MachineCode | str] | None = field(default=None, compare=False, repr=False)
 
     @property
     def arithmetic_intensity(self) -> float:
         """FLOPs a byte."""
         return intensity(self.flops, self.bytes_read + self.bytes_written)
+
+    @cached_property
+    def machine_code(self) -> MachineCode | str | None:
+        """What it compiles to, or why that can't be read; None on the CPU. Read when it is asked for: it takes a while."""
+        return None if self.read_code is None else self.read_code()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -75,6 +84,20 @@ class KernelRow:
             "predicted_us": self.predicted_us,
             "measured_us": self.measured_us,
         }
+
+
+def points_of(kernels: Iterable[KernelRow]) -> tuple[Point, ...]:
+    """A report's kernels, those that are alike as one point, the most bytes first."""
+    groups: dict[tuple[Any, ...], list[KernelRow]] = {}
+    for k in kernels:
+        groups.setdefault((k.name, k.flops, k.bytes_read, k.bytes_written, k.eager_bytes), []).append(k)
+    points = []
+    for (name, flops, read, written, eager), same in groups.items():
+        times = [k.measured_us for k in same if k.measured_us is not None]
+        points.append(
+            Point(name, len(same), flops, read, written, eager, sum(times) / len(times) if times else None)
+        )
+    return tuple(sorted(points, key=lambda p: -p.count * p.bytes))
 
 
 @dataclass(frozen=True)
@@ -150,23 +173,21 @@ class Report:
             "totals": dict(self.totals.__dict__),
         }
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, language: str = ENGLISH) -> None:
         """Writes the report as a page: one HTML file that needs no network.
 
-        Raises: BadReportPath where the name does not end in .html, CannotWrite, MissingPackage
+        Raises: BadReportPath where the name does not end in .html, NoSuchLanguage, CannotWrite, MissingPackage
         """
-        from onepass.analysis.html.page import check_path, report_page
+        from onepass.analysis.html.page import check_path, write
+        from onepass.analysis.html.report_page import report_page
 
         file = check_path(path)
-        page = report_page(self)
-        try:
-            file.write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise CannotWrite(str(file), error.strerror or str(error)) from error
+        write(file, report_page(self, words_of(language)))
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that a notebook's styles and the page's leave each other alone."""
-        from onepass.analysis.html.page import in_frame, report_page
+        from onepass.analysis.html.page import in_frame
+        from onepass.analysis.html.report_page import report_page
 
         try:
             return in_frame(report_page(self))
@@ -176,58 +197,79 @@ class Report:
     @property
     def text(self) -> str:
         """The report for a terminal of 100 columns: verdict, kernels, decisions, what is left."""
-        parts = [self.verdict, *_kernels(self.kernels), *self._fused(), *self._kept(), *_left(self.left)]
+        return self.told(Words())
+
+    def told(self, words: Words) -> str:
+        """`text` in a language."""
+        parts = [
+            self.verdict_in(words),
+            *_kernels(self.kernels, words),
+            *self._fused(words),
+            *self._kept(words),
+        ]
+        parts += _left(self.left, words)
         if self.notes:
-            parts += ["", "Notes", *(line for note in _counted(self.notes) for line in _wrap(note, "  "))]
+            parts += ["", words("notes")]
+            parts += [line for note in _counted(self.notes, words) for line in _wrap(note, "  ")]
         return "\n".join(line.rstrip() for line in parts)
 
     @property
     def verdict(self) -> str:
         """One sentence."""
+        return self.verdict_in(Words())
+
+    def verdict_in(self, words: Words) -> str:
+        """`verdict` in a language."""
         t = self.totals
         if not self.kernels and (stays := [n for n in self.notes if n.startswith(STAYS)]):
-            return f"All of it runs in PyTorch: {stays[0].removeprefix(STAYS)}. Device: {self.device}."
+            reason = words.phrase(stays[0].removeprefix(STAYS))
+            return words("all_in_pytorch", reason=reason, device=self.device)
         if not t.eager_kernels:
-            return (
-                f"Nothing memory-bound in here: {_n(t.aten_calls, 'call')} of PyTorch. Device: {self.device}."
-            )
+            return words("nothing_bound", calls=words.count("call", t.aten_calls), device=self.device)
         kept = sum(row.bound == "memory" for row in self.left)
-        after = _n(t.fused_kernels, "kernel") + (f" and {_n(kept, 'call')} left to PyTorch" if kept else "")
-        ratio = f"{t.eager_bytes / t.fused_bytes:.2f} × less traffic" if t.fused_bytes else "no traffic"
-        return (
-            f"{_n(t.eager_kernels, 'memory-bound op')} moving {_bytes(t.eager_bytes)} in eager "
-            f"{'become' if t.eager_kernels != 1 else 'becomes'} {after} moving "
-            f"{_bytes(t.fused_bytes)}: {ratio}.\nDevice: {self.device}. Matmul and attention are not counted."
+        after = words.count("kernel", t.fused_kernels)
+        if kept:
+            after = words("and_left", kernels=after, calls=words.count("call", kept))
+        ratio = (
+            words("less_traffic", ratio=t.eager_bytes / t.fused_bytes)
+            if t.fused_bytes
+            else words("no_traffic")
         )
-
-    def _fused(self) -> list[str]:
-        return self._decisions(
-            "Fused (bytes and µs saved, estimated)", [d for d in self.decisions if d.verdict == "fused"]
+        become = words(
+            "becomes_1" if t.eager_kernels == 1 else "becomes_n",
+            ops=words.count("bound_op", t.eager_kernels),
+            eager=_bytes(t.eager_bytes),
+            after=after,
+            fused=_bytes(t.fused_bytes),
+            ratio=ratio,
         )
+        return f"{become}\n{words('not_counted', device=self.device)}"
 
-    def _kept(self) -> list[str]:
-        return self._decisions(
-            "Not fused (bytes and µs that fusing would save, estimated)",
-            [d for d in self.decisions if d.verdict != "fused"],
-        )
+    def _fused(self, words: Words) -> list[str]:
+        return self._decisions("text_fused", [d for d in self.decisions if d.verdict == "fused"], words)
 
-    def _decisions(self, title: str, decisions: list[DecisionRow]) -> list[str]:
+    def _kept(self, words: Words) -> list[str]:
+        return self._decisions("text_kept", [d for d in self.decisions if d.verdict != "fused"], words)
+
+    def _decisions(self, title: str, decisions: list[DecisionRow], words: Words) -> list[str]:
         """Decisions by reason, the most bytes first; those of equal layers on one line."""
         if not decisions:
             return []
-        lines = ["", title]
+        lines = ["", words(title)]
         for reason in sorted({d.reason for d in decisions}, key=lambda r: -_saved(decisions, r)):
-            lines += _wrap(f"{reason}: {self.reasons.get(reason, reason)}", "  ")
+            meaning = words.reason(reason, self.reasons.get(reason, reason))
+            lines += _wrap(f"{reason}: {meaning}", "  ")
             groups: dict[tuple[str, str, str], list[DecisionRow]] = {}
             for d in decisions:
                 if d.reason == reason:
-                    groups.setdefault((d.source, d.target, d.detail), []).append(d)
+                    groups.setdefault((d.source, d.target, words.phrase(d.detail)), []).append(d)
             rows = sorted(groups.items(), key=lambda item: -sum(d.bytes_saved for d in item[1]))
             more = sum(len(same) for _, same in rows[MOST_LINES:])
             lines += table(
                 [
                     [
-                        f"{_short(source)} → {_short(target)}" + (f" ({detail})" if detail else ""),
+                        f"{_short(source)} → {_short(target)}"
+                        + (words("in_brackets", text=detail) if detail else ""),
                         _times(len(same)),
                         _bytes(sum(d.bytes_saved for d in same)),
                         _us(sum(d.us_saved for d in same)),
@@ -236,7 +278,7 @@ class Report:
                 ],
                 indent="    ",
             )
-            lines += [f"    and {more} more that save less"] if more else []
+            lines += [f"    {words('more_save_less', n=more)}"] if more else []
         return lines
 
 
@@ -244,7 +286,7 @@ def _saved(decisions: list[DecisionRow], reason: str) -> int:
     return sum(d.bytes_saved for d in decisions if d.reason == reason)
 
 
-def _kernels(kernels: tuple[KernelRow, ...]) -> list[str]:
+def _kernels(kernels: tuple[KernelRow, ...], words: Words) -> list[str]:
     if not kernels:
         return []
     groups: dict[Any, list[KernelRow]] = {}
@@ -253,9 +295,9 @@ def _kernels(kernels: tuple[KernelRow, ...]) -> list[str]:
         groups.setdefault(key, []).append(k)
     resources = any(k.registers is not None for k in kernels)
     measured = any(k.measured_us is not None for k in kernels)
-    head = ["kernel", "", "rows × cols", "moved", "in eager", "AI", "bound"]
-    head += ["regs", "spill", "occ."] if resources else []
-    head += ["predicted"] + (["measured"] if measured else [])
+    head = [words("kernel"), "", *(words(n) for n in ("shape", "moved", "in_eager", "ai", "bound"))]
+    head += [words(n) for n in ("regs", "spill", "occ")] if resources else []
+    head += [words("predicted")] + ([words("measured")] if measured else [])
     rows = [head]
     for same in sorted(groups.values(), key=lambda g: -sum(k.predicted_us for k in g)):
         k = same[0]
@@ -266,7 +308,7 @@ def _kernels(kernels: tuple[KernelRow, ...]) -> list[str]:
             _bytes(k.bytes_read + k.bytes_written),
             _bytes(sum(each.eager_bytes for each in same) // len(same)),
             f"{k.arithmetic_intensity:.2f}",
-            _BOUND.get(k.bound, k.bound),
+            bound_name(k.bound, words, _BOUND),
         ]
         if resources:
             occupied = "–" if k.occupancy is None else f"{k.occupancy:.0%}"
@@ -276,27 +318,38 @@ def _kernels(kernels: tuple[KernelRow, ...]) -> list[str]:
             times = [each.measured_us for each in same if each.measured_us is not None]
             row.append(_us(sum(times) / len(times)) if times else "–")
         rows.append(row)
-    return ["", *table(rows), "", *_launches(kernels)]
+    return ["", *table(rows), "", *_launches(kernels, words)]
 
 
-def _launches(kernels: tuple[KernelRow, ...]) -> list[str]:
+def bound_name(bound: str, words: Words, short: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What binds a kernel, in a language."""
+    name = short.get(bound, f"bound_{bound.replace(' ', '_')}")
+    return words(name) if words.has(name) else bound
+
+
+def _launches(kernels: tuple[KernelRow, ...], words: Words) -> list[str]:
     """Each way of running, and how many kernels run that way."""
     ways: dict[str, int] = {}
     for k in kernels:
-        ways[f"{k.schedule}: {k.launch}"] = ways.get(f"{k.schedule}: {k.launch}", 0) + 1
-    return [line for way, n in ways.items() for line in _wrap(f"{way} ({_n(n, 'kernel')})", "  ")]
+        way = f"{k.schedule}: {words.phrase(k.launch)}"
+        ways[way] = ways.get(way, 0) + 1
+    return [
+        line
+        for way, n in ways.items()
+        for line in _wrap(f"{way}{words('in_brackets', text=words.count('kernel', n))}", "  ")
+    ]
 
 
-def _left(left: tuple[LeftRow, ...]) -> list[str]:
+def _left(left: tuple[LeftRow, ...], words: Words) -> list[str]:
     if not left:
         return []
     groups: dict[tuple[str, str], list[LeftRow]] = {}
     for row in left:
         groups.setdefault((row.op, row.reason), []).append(row)
-    lines = ["", "Left to PyTorch"]
+    lines = ["", words("left")]
     ordered = sorted(groups.items(), key=lambda g: (g[1][0].bound == "compute", -sum(r.nbytes for r in g[1])))
     for (op, reason), same in ordered:
-        why = reason or "bound by arithmetic: PyTorch's by design"
+        why = words.phrase(reason) if reason else words("by_design")
         moved = "" if same[0].bound == "compute" else f", {_bytes(sum(r.nbytes for r in same))}"
         lines += _wrap(
             f"{plain(op)} {_times(len(same))}{moved}: {why}".replace(" ,", ",").replace(" :", ":"), "  "
@@ -309,42 +362,47 @@ def _left(left: tuple[LeftRow, ...]) -> list[str]:
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
     """Aligned columns; the first is shortened so that a line stays within the width, the others are right-aligned."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(columns(row[i]) for row in rows) for i in range(len(rows[0]))]
     rest = sum(widths[1:]) + 2 * (len(widths) - 1) + len(indent)
     first = min(widths[0], max(WIDTH - rest, 16))
     lines = []
     for row in rows:
-        head = row[0] if len(row[0]) <= first else row[0][: first - 1] + "…"
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True) if width]
-        lines.append(indent + "  ".join([head.ljust(first), *cells]))
+        head = row[0] if columns(row[0]) <= first else row[0][: first - 1] + "…"
+        cells = [
+            _padded(cell, width, right=True) for cell, width in zip(row[1:], widths[1:], strict=True) if width
+        ]
+        lines.append(indent + "  ".join([_padded(head, first), *cells]))
     return lines
+
+
+def _padded(text: str, width: int, right: bool = False) -> str:
+    room = " " * (width - columns(text))
+    return room + text if right else text + room
 
 
 def _wrap(text: str, indent: str) -> list[str]:
     lines, line = [], indent
     for word in text.split():
-        if len(line) + len(word) + 1 > WIDTH and line.strip():
+        if columns(line) + columns(word) + 1 > WIDTH and line.strip():
             lines.append(line)
             line = indent + "  "
         line += word if line == indent or line.endswith("  ") else f" {word}"
     return [*lines, line]
 
 
-def _counted(texts: Iterable[str]) -> list[str]:
+def _counted(texts: Iterable[str], words: Words) -> list[str]:
     counts: dict[str, int] = {}
     for text in texts:
         counts[text] = counts.get(text, 0) + 1
-    return [text + (f" ({n} times)" if n > 1 else "") for text, n in counts.items()]
+    return [
+        words.phrase(text) + (f" {words('times_noted', n=n)}" if n > 1 else "") for text, n in counts.items()
+    ]
 
 
 def _short(ops: str) -> str:
     """The ops of a cluster, without PyTorch's prefixes, the first and last few of many."""
     names = [plain(name) for name in ops.split("+")]
     return "+".join(names if len(names) <= 6 else [*names[:3], f"{len(names) - 5} more", *names[-2:]])
-
-
-def _n(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _times(n: int) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from onepass.analysis.traffic import Traffic
 from onepass.device import Card, Device, limits_of
-
-if TYPE_CHECKING:  # the report takes its roofs from here
-    from onepass.analysis.report import KernelRow
 
 Bound = Literal["memory", "instructions", "special functions", "launch"]
 
@@ -275,17 +271,3 @@ def datasheet_roof(card: Card) -> Roof | None:
     )
     gflops = None if card.fp32_tflops is None else 1000 * card.fp32_tflops
     return Roof("datasheet", card.bandwidth_gbps, gflops, "; ".join(sources))
-
-
-def points_of(kernels: Iterable[KernelRow]) -> tuple[Point, ...]:
-    """A report's kernels, those that are alike as one point, the most bytes first."""
-    groups: dict[tuple[Any, ...], list[KernelRow]] = {}
-    for k in kernels:
-        groups.setdefault((k.name, k.flops, k.bytes_read, k.bytes_written, k.eager_bytes), []).append(k)
-    points = []
-    for (name, flops, read, written, eager), same in groups.items():
-        times = [k.measured_us for k in same if k.measured_us is not None]
-        points.append(
-            Point(name, len(same), flops, read, written, eager, sum(times) / len(times) if times else None)
-        )
-    return tuple(sorted(points, key=lambda p: -p.count * p.bytes))

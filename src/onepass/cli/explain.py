@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from onepass.cli.inspect import GATE_HELP
+from onepass.cli.language import Language
 from onepass.cli.output import EXIT_WORSE, Output
 
 
@@ -22,11 +23,14 @@ def explain(
         Path | None, typer.Option("--html", metavar="FILE", help="Also write the report as one HTML page.")
     ] = None,
     gate: Annotated[str | None, typer.Option(help=GATE_HELP)] = None,
+    lang: Language = "en",
 ) -> None:
     """Show the kernels, bytes and decisions for a function in a file."""
+    from onepass.analysis.words import words_of
     from onepass.cli.target import blamed, load
     from onepass.insight.gate import EXPLAIN, broken, read_gate
 
+    words = words_of(lang)
     output = Output.open(json)
     rules = read_gate(gate, "explain", EXPLAIN) if gate is not None else ()
     if html is not None:
@@ -39,10 +43,10 @@ def explain(
 
         with blamed(loaded):
             report = api.explain(loaded.function, *loaded.inputs, run=run)
-    output.text(report.text)
+    output.text(report.told(words))
     if html is not None:
-        report.save(html)
-        output.text(f"\nkept: {html}")
+        report.save(html, lang)
+        output.text("\n" + words("kept_files", files=html))
     if source and not json:
         for kernel in report.kernels:
             output.text(f"\n// {kernel.name}\n{kernel.source.rstrip()}")

@@ -8,10 +8,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from onepass.cli.language import Language
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
 from onepass.errors import BadRung, NoSuchRung, writing
 
 if TYPE_CHECKING:
+    from onepass.analysis.words import Words
     from onepass.ladder.machine import Machine
     from onepass.ladder.report import Report
     from onepass.ladder.rungs import Ladder
@@ -39,27 +41,29 @@ def ladder(
     predict: Annotated[
         float | None, typer.Option("--predict", min=0.0, help="Of FILE.cu: the speed-up you expect.")
     ] = None,
-    lang: Annotated[str, typer.Option("--lang", help="en or zh.")] = "en",
+    lang: Language = "en",
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the study as one HTML page.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to keep each ladder's document in.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (onepass.ladder/1).")] = False,
 ) -> None:
     """Study a ladder of kernels, or judge a kernel of yours against one of its rungs."""
-    from onepass.ladder.report import languages
-    from onepass.ladder.rungs import near
+    from onepass.analysis.words import words_of
 
     output = Output.open(json)
-    if lang not in languages():
-        raise typer.BadParameter(f"{lang!r}: near it are {', '.join(near(lang, [*languages()]))}")
     if Path(target).suffix != ".cu" and (against or predict is not None):
         raise typer.BadParameter(
             "--against and --predict are of a .cu file of yours: onepass ladder mine.cu …"
         )
+    words = words_of(lang)
+    file = _page_path(html, target)
     machine, assumed = _machine(device)
     sizes = _sizes(cols)
     told = [
-        _study(output, each, machine, rows, sizes, lang, predict, assumed)
+        _study(output, each, machine, rows, sizes, words, predict, assumed, file)
         for each in _ladders(target, of, against)
     ]
     for document, _ in told:
@@ -77,9 +81,10 @@ def _study(
     machine: "Machine",
     rows: int,
     cols: list[int],
-    lang: str,
+    words: "Words",
     asked: float | None,
     assumed: bool,
+    html: Path | None,
 ) -> tuple[dict[str, Any], bool]:
     """One ladder, shown: its document, and whether all is as it should be."""
     from onepass.ladder.measure import ready
@@ -88,16 +93,39 @@ def _study(
 
     with output.console.status("") as status:
         found = study(chosen, machine, rows, cols, on_device=ready(machine), progress=status.update)
-    report = Report(found, lang)
+    report = Report(found, words.language)
     judged = report.learner(asked) if chosen.is_learners else None
     output.text(judged.sentence if judged else report.verdict())
     if assumed:
         output.text(report.say("assumed", device=machine.name))
     _show(output, report)
+    _write(output, report, words, judged.sentence if judged else "", html)
     document = report.to_dict()
     if judged:
         document |= {"verdict": judged.sentence, "predicted_factor": asked, "met": judged.met}
     return document, judged.met if judged else not found.surprises
+
+
+def _write(output: Output, report: "Report", words: "Words", verdict: str, html: Path | None) -> None:
+    """The page, where one was asked for."""
+    if html is None:
+        return
+    from onepass.analysis.html.page import write
+    from onepass.ladder.page import ladder_page
+
+    write(html, ladder_page(report, words, verdict))
+    output.text("\n" + words("kept_files", files=html))
+
+
+def _page_path(html: Path | None, target: str) -> Path | None:
+    """Checked before the minutes that a study takes. Raises: BadReportPath; BadParameter for several ladders."""
+    if html is None:
+        return None
+    from onepass.analysis.html.page import check_path
+
+    if target == ALL:
+        raise typer.BadParameter("--html is a page of one ladder: name one, or keep all with --out")
+    return check_path(html)
 
 
 def _keep(out: Path | None, document: dict[str, Any]) -> None:

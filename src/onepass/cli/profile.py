@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from onepass.cli.language import Language
 from onepass.cli.output import Output
 
 if TYPE_CHECKING:
+    from onepass.analysis.words import Words
     from onepass.insight.profile import Profile
 
 
@@ -33,24 +35,37 @@ def profile(
     device: Annotated[str, typer.Option("--device", help="Of hf: models: cpu or cuda.")] = "",
     inductor: Annotated[bool, typer.Option("--inductor", help="Time Inductor beside.")] = False,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Whole steps of each, in turn.")] = 9,
+    lang: Language = "en",
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the profile as one HTML page.")
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document (onepass.profile/1).")
     ] = False,
 ) -> None:
     """Run a model on this machine, forecast what fusing saves, and measure it."""
-    output = Output.open(json)
+    from onepass.analysis.html.page import check_path, write
+    from onepass.analysis.words import words_of
+
+    output, words = Output.open(json), words_of(lang)
+    if html is not None:
+        check_path(html)  # before the minutes that a large model takes
     with output.foreign_prints():
         model, inputs = _built(target, batch, length, layers, dtype, device)
         from onepass.insight.profile import profile as measured
+        from onepass.insight.profile_page import profile_page, verdict
 
         with _telling(output.console) as told, _blamed(target, model, inputs):
-            found = measured(model, inputs, ("inductor",) if inductor else (), rounds, told)
-    output.text(verdict(found))
-    for table in (_shares(found), _contenders(found), _groups(found)):
+            found = measured(model, inputs, ("inductor",) if inductor else (), rounds, told, keep)
+    output.text(verdict(found, words))
+    for table in _tables(found, words):
         output.console.print()
         output.console.print(table)
     kept = keep(found)
-    output.text(f"\nforecast {found.id}: {kept}" if kept else "")
+    output.text("\n" + words("profile_kept", id=found.id, path=kept) if kept else "")
+    if html is not None:
+        write(html, profile_page(found, words))
+        output.text(words("kept_files", files=html))
     output.document(found.to_dict())
 
 
@@ -119,69 +134,22 @@ def _telling(console: Console) -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-def verdict(found: "Profile") -> str:
-    """One sentence on what fusing should save, and one on what it did."""
-    least, most = found.saving_us
-    share = found.shares["memory-bound"]
-    step = found.step_us
-    if not found.groups:
-        return "Nothing here for onepass: " + (found.left[0] if found.left else "no memory-bound ops.")
-    head = (
-        f"{share:.0%} of a step of {step / 1e3:.2f} ms is memory-bound; fusing should save "
-        f"{max(least, 0) / 1e3:.2f} to {max(most, 0) / 1e3:.2f} ms"
-    )
-    if not found.worth_it:
-        head = f"Not worth it here: {head}"
-    ratio = step / found.contender("onepass").step_us.median
-    held, of = found.held
-    saved = found.saved_us or 0.0
-    return (
-        f"{head}.\nMeasured: the kernels save {saved / 1e3:.2f} ms, a step runs {ratio:.2f} × as fast as eager's; the "
-        f"forecast held for {held} of {of} groups. Device: {found.device}."
-    )
+def _tables(found: "Profile", words: "Words") -> Iterator[Table]:
+    from onepass.insight import profile_page as told
 
-
-def _shares(found: "Profile") -> Table:
-    table = Table("a step of eager's", "share", title_justify="left")
-    for name, share in found.shares.items():
-        table.add_row(name, f"{share:.1%}")
-    return table
-
-
-def _contenders(found: "Profile") -> Table:
-    table = Table("step", "ms, median (quartiles)", "× eager", "first result, s", "peak, GiB")
-    for c in found.contenders:
-        s = c.step_us
-        table.add_row(
-            c.name,
-            f"{s.median / 1e3:.2f} ({s.low / 1e3:.2f} – {s.high / 1e3:.2f})",
-            f"{found.step_us / s.median:.2f}",
-            f"{c.first_s:.1f}",
-            "not counted here" if c.peak_bytes is None else f"{c.peak_bytes / 2**30:.2f}",
-        )
-    return table
-
-
-def _groups(found: "Profile") -> Table:
-    table = Table(
-        "memory-bound group", "", "MB eager → fused", "eager, µs", "saving forecast, µs", "saved, µs", ""
-    )
-    for g in sorted(found.groups, key=lambda g: -g.eager_us):
-        least, most = g.saving_us
-        table.add_row(
-            g.kernel,
-            f"× {g.count}" if g.count > 1 else "",
-            f"{g.eager_bytes / 1e6:.1f} → {g.fused_bytes / 1e6:.1f}",
-            f"{g.eager_us:,.0f}",
-            f"{least:,.0f} – {most:,.0f}",
-            "–" if g.saved_us is None else f"{g.saved_us:,.0f}",
-            g.verdict,
-        )
-    return table
+    for head, rows in (
+        (told.shares_head(words), told.shares_rows(found, words)),
+        (told.contenders_head(words), told.contenders_rows(found, words)),
+        (told.groups_head(words), told.groups_rows(found, words)),
+    ):
+        table = Table(*head)
+        for row in rows:
+            table.add_row(*row)
+        yield table
 
 
 def keep(found: "Profile") -> Path | None:
-    """Write the forecast with its measurement under its id; None where the cache can't be written."""
+    """Write the forecast under its id, and again with its measurement; None where the cache can't be written."""
     from onepass.runtime.cache import default_directory
 
     path = default_directory() / "profiles" / f"{found.id}.json"

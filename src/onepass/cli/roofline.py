@@ -47,7 +47,8 @@ def roofline(
 
 def _place(target: "Target", named: str, run: bool) -> "Roofline":
     from onepass import api
-    from onepass.analysis.roofline import Roofline, points_of
+    from onepass.analysis.report import points_of
+    from onepass.analysis.roofline import Roofline
     from onepass.capture.absent import generate
     from onepass.cli.target import blamed
     from onepass.runtime.calibration import roofs_of

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import re
-import shutil
-import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from onepass.analysis.machine_code import MachineCode, read_machine_code
 from onepass.analysis.resources import Usage, usage_by_kernel
 from onepass.errors import BadUserFile
+from onepass.runtime.disassemble import disassemble, how_to_get, run, tool, tools
+
+__all__ = [
+    "ELF",
+    "FATBIN",
+    "Image",
+    "arch_of",
+    "assemble",
+    "disassemble",
+    "images",
+    "target_of",
+    "tool",
+    "usage",
+]
 
 ELF, CUDA_MACHINE = b"\x7fELF", 190
 FATBIN = b"\x50\xed\x55\xba"
-
-# Packages that bring each tool; the folders are those of CUDA 13's wheels, CUDA 12's, the toolkit and Triton.
-PACKAGES = {
-    "nvdisasm": "nvidia-cuda-nvdisasm",
-    "cuobjdump": "nvidia-cuda-cuobjdump",
-    "ptxas": "nvidia-cuda-nvcc",
-    "fatbinary": "nvidia-cuda-nvcc",
-}
-# Those that `onepass[inspect]` brings; the package of the others is large (37 MB).
-IN_EXTRA = ("nvdisasm", "cuobjdump")
-_FOLDERS = (("nvidia", "*/bin"), ("triton", "backends/nvidia/bin"))
 
 
 @dataclass(frozen=True)
@@ -41,52 +38,6 @@ class Image:
     code: bytes
 
 
-def tool(name: str) -> str | None:
-    """The path of nvdisasm, cuobjdump, ptxas or fatbinary: from a wheel, the PATH or the toolkit; None where there is
-    none.
-    """
-    return next(iter(tools(name)), None)
-
-
-def tools(name: str) -> list[str]:
-    """Every such path, the wheel's first. Triton brings two assemblers, the second for newer PTX."""
-    found = []
-    for package, pattern in _FOLDERS:
-        spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            found += [str(p) for p in sorted(Path(folder).glob(f"{pattern}/{name}"), reverse=True)]
-            found += [str(p) for p in sorted(Path(folder).glob(f"{pattern}/{name}-*"))]
-    on_path = shutil.which(name)
-    found += [on_path] if on_path else []
-    return found + [str(p) for p in Path("/usr/local").glob(f"cuda*/bin/{name}")]
-
-
-def how_to_get(name: str) -> str:
-    """What to install for a tool that is missing."""
-    extra = f"'onepass[inspect]' (or {PACKAGES[name]})" if name in IN_EXTRA else PACKAGES[name]
-    return f"{name} is missing: pip install {extra}"
-
-
-def disassemble(cubin: bytes) -> dict[str, MachineCode] | str:
-    """The machine code of a cubin by kernel, with source lines; or why there is none."""
-    path = tool("nvdisasm")
-    if path is None:
-        return how_to_get("nvdisasm")
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        done = _run([path, "-json", "-g", file.name])
-    if done.returncode:
-        return (done.stderr.strip() or done.stdout.strip()).removeprefix("nvdisasm fatal   : ")
-    document: list[Any] = json.loads(_valid(done.stdout))
-    return read_machine_code(document)
-
-
-def _valid(document: str) -> str:
-    """nvdisasm 13 writes a byte of a file's name that is no ASCII as \\ and three octal digits, which JSON has not."""
-    return re.sub(r"\\(?![\"\\/bfnrtu])", r"\\\\", document)
-
-
 def usage(cubin: bytes, arch: str) -> dict[str, Usage] | str:
     """Registers, stack and shared memory of a cubin's kernels; or why they are not known."""
     path = tool("cuobjdump")
@@ -95,7 +46,7 @@ def usage(cubin: bytes, arch: str) -> dict[str, Usage] | str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        done = _run([path, "-res-usage", file.name])
+        done = run([path, "-res-usage", file.name])
     return usage_by_kernel(done.stdout, arch) if done.returncode == 0 else done.stderr.strip()
 
 
@@ -105,7 +56,7 @@ def assemble(ptx: Path, arch: str) -> tuple[bytes, str] | str:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.cubin"
         for path in tools("ptxas"):
-            done = _run([path, "-v", "-lineinfo", f"-arch={arch}", str(ptx), "-o", str(out)])
+            done = run([path, "-v", "-lineinfo", f"-arch={arch}", str(ptx), "-o", str(out)])
             if done.returncode == 0:
                 return out.read_bytes(), done.stderr
             said = done.stderr.strip()
@@ -153,7 +104,7 @@ def images(path: Path) -> list[Image]:
         raise BadUserFile(str(path), "can't be opened without cuobjdump", f"{how_to_get('cuobjdump')}.")
     with tempfile.TemporaryDirectory() as folder:
         for what in ("-xelf", "-xptx"):
-            _run([cuobjdump, what, "all", str(path.resolve())], folder)
+            run([cuobjdump, what, "all", str(path.resolve())], folder)
         files = sorted(p for p in Path(folder).iterdir() if p.suffix in (".cubin", ".ptx"))
         found = [image for p in files if (image := _image(p))]
     if not found:
@@ -169,7 +120,3 @@ def _image(path: Path) -> Image | None:
         arch = arch_of(code)
         return Image("cubin", arch, code) if arch else None
     return Image("ptx", target_of(code.decode(errors="replace")) or "", code)
-
-
-def _run(command: Sequence[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=folder)

@@ -21,7 +21,6 @@ from onepass.capture.absent import Generated, Graph, generate
 from onepass.capture.launch import alignment_of
 from onepass.dtypes import DType
 from onepass.errors import BadUserFile
-from onepass.insight import binaries
 from onepass.insight import export_text as text
 from onepass.insight.bench import share_of
 from onepass.insight.wide import in_float64, is_narrow
@@ -29,6 +28,7 @@ from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.runtime.disassemble import how_to_get, tool
 from onepass.runtime.nvrtc import compile_cubin
 
 # Rows of the test's inputs: several blocks, and no multiple of the rows in one.
@@ -449,9 +449,9 @@ def _write_data(
 
 def _fat_binaries(folder: Path, made: dict[str, Made]) -> tuple[list[str], str]:
     """One fat binary a kernel; or why there is none."""
-    path = binaries.tool("fatbinary")
+    path = tool("fatbinary")
     if path is None:
-        return [], binaries.how_to_get("fatbinary")
+        return [], how_to_get("fatbinary")
     written: list[str] = []
     for i in range(max(len(g.plan.kernels) for _, g in made.values())):
         held = [arch for arch, (_, g) in made.items() if i < len(g.plan.kernels)]

@@ -20,8 +20,9 @@ from torch._C._autograd import DeviceType
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from onepass.analysis.report import STAYS, Report
 from onepass.analysis.traffic import eager_bytes, memory_bound, ops_inside
-from onepass.api import kernel_rows
+from onepass.api import kernel_rows, report
 from onepass.capture.backend import Backend, Run
 from onepass.capture.options import Options
 from onepass.capture.runner import Compiled
@@ -157,6 +158,7 @@ class Profile:
     contenders: tuple[Contender, ...]
     left: tuple[str, ...]  # why graphs stay with PyTorch
     id: str = field(default="")
+    report: Report | None = field(default=None, repr=False)  # the plan, its kernels with what they took
 
     def __post_init__(self) -> None:
         forecast = [[g.kernel, g.count, g.eager_bytes, g.fused_bytes, *g.saving_us] for g in self.groups]
@@ -293,7 +295,21 @@ def profile(
             for name in run
         )
     step_us = contenders[0].step_us.median
-    return replace(foreseen, groups=measured, contenders=contenders, step_us=step_us)
+    told_of = _report(backend, measured)
+    return replace(foreseen, groups=measured, contenders=contenders, step_us=step_us, report=told_of)
+
+
+def _report(backend: Recording, groups: Sequence[Group]) -> Report:
+    """The plans as `explain` has them, each kernel with what a launch of its group took."""
+    plans = [program.plan for program in backend.compiled]
+    found = report(plans, [[] for _ in plans], [f"{STAYS}{why}" for why in backend.left])
+    keys = [(k.name, k.rows, k.cols, k.dtypes, k.bytes_read + k.bytes_written) for k in found.kernels]
+    group = dict(zip(dict.fromkeys(keys), groups, strict=True))
+    took = [None if g.measured_us is None else g.measured_us / g.count for g in (group[key] for key in keys)]
+    return replace(
+        found,
+        kernels=tuple(replace(k, measured_us=us) for k, us in zip(found.kernels, took, strict=True)),
+    )
 
 
 def _forecast(

@@ -75,6 +75,8 @@ class Report:
         first = self.study.ladder.rungs[0].operator
         able = [e for e in self.study.at(cols) if e.us and e.rung.operator == first]
         right = [e for e in able if not e.failed] or able
+        if not right:
+            return self.say("best_none", cols=cols, operator=first)
         best = min(reversed(right), key=lambda e: e.us or 0.0)  # of equals the highest
         share, of = self._share(best)
         return self.say(
@@ -218,6 +220,25 @@ class Report:
             judgement=self._judgement(rung.says("because", self.language), stated, relative),
         )
 
+    def judgement(self, entry: Studied) -> str:
+        """What the measurement makes of the prediction; where nothing was measured, what the model says binds the rung."""
+        rung, stated, relative = entry.rung, entry.rung.prediction(entry.cols), self.study.relative(entry)
+        if rung.wrong:
+            return self.say("never_run")
+        if entry.measured is not None and entry.measured.void:
+            return self.say("verdict_void", name=rung.name, why=entry.measured.void)
+        if entry.measured is None:
+            return self.say("bound_by", bound=self.say(entry.predicted.bound)) if entry.predicted else ""
+        shares = self.say(
+            "shares",
+            datasheet=entry.measured.of_datasheet,
+            roof=entry.measured.of_roof,
+            gbps=entry.measured.gbps,
+        )
+        if stated is None or relative is None:
+            return shares
+        return f"{self._judgement(rung.says('because', self.language), stated, relative)}; {shares}"
+
     def _judgement(self, because: str, stated: float, relative: float) -> str:
         if abs(relative / stated - 1) <= NEAR:
             return self.say("as_predicted")
@@ -255,6 +276,10 @@ class Report:
         if first.error is None or first.right:
             return self.outcome(entry)
         return self.say("error_of", error=first.error, data=first.data)
+
+    def claim(self, name: str) -> str:
+        """What the source text claims, in a sentence; empty for one that this file has no words for."""
+        return languages()[self.language].get(f"claim_{name}", "")
 
     # Rows of a table
 

@@ -30,9 +30,9 @@ for (const edge of document.querySelectorAll("[data-cut]")) {
   });
 }
 
-// A link to a kernel opens its source.
+// A link to a kernel or a rung opens its source.
 function open() {
-  const card = location.hash.startsWith("#kernel-") && document.getElementById(location.hash.slice(1));
+  const card = /^#(kernel|rung)-/.test(location.hash) && document.getElementById(location.hash.slice(1));
   if (card) for (const details of card.querySelectorAll("details")) details.open = true;
 }
 window.addEventListener("hashchange", open);
