@@ -75,18 +75,22 @@ class Row:
 
     @property
     def gbps(self) -> float:
+        """Ideal bytes over the median time."""
         return self.ideal_bytes / Spread.of(self.samples_us).median / 1e3
 
     @property
     def roof_gbps(self) -> float:
+        """Bytes of the best stream kernel over its median time."""
         return self.roof_bytes / Spread.of(self.roof_us).median / 1e3
 
     @property
     def attained(self) -> float:
+        """The share of the roof, 0 … 1."""
         return self.gbps / self.roof_gbps
 
     @property
     def verdict(self) -> str:
+        """The sentence that stands before the table."""
         if self.void:
             return f"void: {self.void}."
         spread = Spread.of(self.samples_us)
@@ -153,6 +157,21 @@ def task(
             file, f"example_inputs() are no arguments of `{name}`: {error}", "Correct either."
         ) from error
     held = [n for n, v in arguments.items() if isinstance(v, Tensor)]
+    _check_names(file, name, held, reads, writes)
+    _check_memory(file, {n: arguments[n] for n in (*reads, *writes) if n in held})
+    if not any(arguments[n].numel() for n in reads):
+        raise BadUserFile(
+            file,
+            "no tensor of --reads has an element: nothing is moved",
+            "Let example_inputs() give larger ones.",
+        )
+    return Task(name, file, function, arguments, tuple(reads), tuple(writes), reference)
+
+
+def _check_names(
+    file: str, name: str, held: Sequence[str], reads: Sequence[str], writes: Sequence[str]
+) -> None:
+    """Something is read and written, each is named once, and what is read is a tensor. Raises: BadUserFile."""
     for read in reads:
         if read not in held:
             raise BadUserFile(
@@ -172,7 +191,16 @@ def task(
             f"{', '.join(both)} is read and written in place: called again and again it gives other results",
             "Write a function that takes a copy's memory beside it, or returns its result.",
         )
-    named = {n: arguments[n] for n in (*reads, *writes) if n in held}
+    if not reads or not writes:
+        raise BadUserFile(
+            file,
+            "--reads and --writes must each name something",
+            "Name the parameters that are read, and what is written: parameters, or any name for a result.",
+        )
+
+
+def _check_memory(file: str, named: Mapping[str, Tensor]) -> None:
+    """Each tensor has memory of its own, where it can be timed. Raises: BadUserFile."""
     _usable(file, named)
     if _overlap([x for x in named.values() if x.numel()]):
         raise BadUserFile(
@@ -180,19 +208,6 @@ def task(
             "two of the tensors that are read or written are the same memory: their bytes would count twice",
             "Let example_inputs() give each its own.",
         )
-    if not reads or not writes:
-        raise BadUserFile(
-            file,
-            "--reads and --writes must each name something",
-            "Name the parameters that are read, and what is written: parameters, or any name for a result.",
-        )
-    if not any(arguments[n].numel() for n in reads):
-        raise BadUserFile(
-            file,
-            "no tensor of --reads has an element: nothing is moved",
-            "Let example_inputs() give larger ones.",
-        )
-    return Task(name, file, function, arguments, tuple(reads), tuple(writes), reference)
 
 
 def _overlap(tensors: Sequence[Tensor]) -> bool:

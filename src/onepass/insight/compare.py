@@ -71,6 +71,7 @@ def compare(old: Sequence[Entry], new: Sequence[Entry]) -> list[Judgement]:
 
 
 def key_of(entry: Entry) -> tuple[Any, ...]:
+    """What two rows of the same measurement have in common."""
     return tuple(entry.get(k) for k in _KEY)
 
 
@@ -113,6 +114,7 @@ class Difference:
     changes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
         return {
             "name": self.name,
             "verdict": self.verdict,

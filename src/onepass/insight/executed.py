@@ -46,17 +46,21 @@ class Executed:
 
     @property
     def barriers_per_row(self) -> float:
+        """Barriers that a block waits at, by rows."""
         return self.barriers / self.rows
 
     @property
     def memory_instructions_per_row(self) -> float:
+        """Instructions of warps to global memory, by rows."""
         return self.memory_instructions / self.rows
 
     @property
     def bytes_per_row(self) -> float:
+        """Bytes of every load and store of global memory, by rows."""
         return (self.read_bytes + self.written_bytes) / self.rows
 
     def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
         return {
             "case": self.case,
             "rows": self.rows,
@@ -70,6 +74,7 @@ class Executed:
 
 
 def of_report(report: LaunchReport, rows: float, case: str, threads: int, shared_bytes: int) -> Executed:
+    """A launch's counts, as those of so many rows. ``threads`` and ``shared_bytes`` are a block's."""
     return Executed(
         case,
         rows,

@@ -65,6 +65,7 @@ class KernelFacts:
 
     @property
     def spill_bytes(self) -> int | None:
+        """Stored and loaded, a thread; None where the compiler was not heard."""
         if self.spill_store_bytes is None or self.spill_load_bytes is None:
             return None
         return self.spill_store_bytes + self.spill_load_bytes
@@ -143,6 +144,7 @@ class Inspection:
     kernels: tuple[KernelFacts, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
         return {
             "schema": SCHEMA,
             "file": self.file,
