@@ -198,6 +198,18 @@ def test_comparing_holds_results_to_their_own_rounding() -> None:
     )
 
 
+@pytest.mark.parametrize("huge", [1e6, -1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("count", [1, 1500])
+def test_huge_values_do_not_hide_what_is_wrong(huge: float, count: int) -> None:
+    """An outlier, and a mask: with a mean of magnitudes all else may be anything."""
+    exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).double()
+    exact.view(-1)[:count] = huge
+    made = exact.float()
+    assert benching.compared(made, made.double()) == ""
+    made[60, 60] += 0.01
+    assert "1 of 4096 values are too far" in benching.compared(made, exact)
+
+
 def test_a_task_names_its_results() -> None:
     def f(x: Any, y: Any) -> None: ...
 
@@ -219,6 +231,58 @@ def row(us: float = 100.0, iqr: float = 0.5, roof: float = 4000.0, **more: Any) 
     }
     rates = {"median_us": us, "iqr_us": iqr, "roof_gbps": roof, "gbps": 3e5 / us, "attained": 3e5 / us / roof}
     return {**common, **rates, "tensors": {"x": "float32 8"}, **more}
+
+
+def test_an_upgrade_is_measured_and_named() -> None:
+    old, new = (
+        row(versions={"torch": "2.12", "cuda": "13.0"}),
+        row(80, versions={"torch": "2.13", "cuda": "13.0"}),
+    )
+    (found,) = diff(old, new)
+    assert found.verdict == "better" and "torch 2.12 → 2.13" in found.changes
+    (found,) = diff(row(versions={"torch": "2.13"}), row(125, versions={"torch": "2.13", "liger": "1.0"}))
+    assert found.verdict == "worse" and "liger none → 1.0" in found.changes
+
+
+def relu(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x)
+
+
+SAMPLES_US, ROOF_US = (2000.0, 2500.0, 2400.0), (1500.0, 1600.0, 2000.0)
+
+
+def test_a_row_of_known_samples_has_the_rates_computed_by_hand() -> None:
+    x = torch.zeros(8)
+    job = benching.task("f.py", relu, (x,), ["x"], ["y"], relu)
+    # 6 000 000 bytes in the median's 2400 µs are 2.5 GB/s; the roof's 8 000 000 in 1600 µs are 5 GB/s.
+    made = benching.Row(job, SAMPLES_US, 6_000_000, (1, 1), "copy", ROOF_US, 8_000_000, {}, "a card", "")
+    assert made.gbps == pytest.approx(2.5)
+    assert made.roof_gbps == pytest.approx(5.0)
+    assert made.attained == pytest.approx(0.5)
+    assert "2400.0 µs and moves 2.5 GB/s, 50% of the 5.0 GB/s" in made.verdict
+    document = made.to_dict()
+    assert [document[k] for k in ("gbps", "roof_gbps", "attained")] == pytest.approx([2.5, 5.0, 0.5])
+    assert (document["median_us"], document["iqr_us"]) == (2400.0, Spread.of(SAMPLES_US).iqr)
+
+
+def test_a_bench_takes_the_best_roof_and_all_of_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(256, 1000)
+    job = benching.task("f.py", relu, (x,), ["x"], ["y"], relu)
+
+    def samples(calls: dict[str, Any], *_: Any) -> dict[str, list[float]]:
+        for call in calls.values():
+            call(0)
+        times = [100.0 * (1 + i) for i in range(len(calls) - 1)]
+        return {"this": [400.0] * 3, **{n: [t] * 3 for n, t in zip(list(calls)[1:], times, strict=True)}}
+
+    monkeypatch.setattr(benching.timer, "cold", samples)
+    monkeypatch.setattr(benching.timer, "sets_needed", lambda *_: 2)
+    made = benching.bench(job, 3)
+    assert not made.void, made.void
+    # As many bytes as the function: 2 × 256 × 1000 floats in 400 µs, and in the fastest roof's 100 µs.
+    assert made.gbps == pytest.approx(5.12)
+    assert made.roof_gbps == pytest.approx(20.48, rel=0.01)
+    assert made.attained == pytest.approx(0.25, rel=0.01)
 
 
 @pytest.mark.parametrize(

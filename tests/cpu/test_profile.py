@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from onepass.cli.app import _application
-from onepass.errors import BadUserFile
+from onepass.errors import BadUserFile, NoSuchDevice
 from onepass.insight.profile import WIDEST, Group, Profile, kind_of_name, op_times, profile, stream_us
 from onepass.runtime.timer import Spread
 
@@ -235,9 +235,15 @@ def test_a_model_that_is_none_is_the_files_fault(
     assert said in str(ran.exception)
 
 
-@pytest.mark.parametrize("words", [("--device", "nope"), ("--dtype", "int8")])
-def test_what_is_not_here_is_named(words: tuple[str, ...]) -> None:
-    ran = CliRunner().invoke(_application(), ["profile", "hf:bert", *words])
+@pytest.mark.parametrize("device", ["nope", "cudaa", "cpu:x", "cuda:99", "meta"])
+def test_a_device_that_is_not_here_is_named(device: str) -> None:
+    ran = CliRunner().invoke(_application(), ["profile", "hf:bert", "--device", device])
+    assert isinstance(ran.exception, NoSuchDevice)
+    assert device in str(ran.exception)
+
+
+def test_a_dtype_that_is_none_is_named() -> None:
+    ran = CliRunner().invoke(_application(), ["profile", "hf:bert", "--dtype", "int8"])
     assert isinstance(ran.exception, BadUserFile)
 
 

@@ -156,15 +156,28 @@ def test_bench_inspect_and_diff_an_extension(extension: Path, triton_folder: Pat
     assert judged["schema"] == "onepass.diff/1" and judged["verdict"], judged
 
 
-def test_an_exported_kernel_passes_its_test_without_onepass(tmp_path: Path) -> None:
-    (tmp_path / "norms.py").write_text(
-        "import torch\n"
-        "def block(x, r, w, b):\n"
-        "    h = torch.nn.functional.gelu(x, approximate='tanh') + r\n"
-        "    return torch.nn.functional.layer_norm(h, (x.shape[-1],), w, b)\n"
-        "def example_inputs():\n"
-        "    return torch.randn(64, 1024), torch.randn(64, 1024), torch.randn(1024), torch.randn(1024)\n"
-    )
+NORMS = """
+import torch
+def block(x, r, w, b):
+    h = torch.nn.functional.gelu(x, approximate='tanh') + r
+    return torch.nn.functional.layer_norm(h, (x.shape[-1],), w, b)
+def example_inputs():
+    return [torch.randn(n, device="DEVICE") for n in ((64, 1024), (64, 1024), (1024,), (1024,))]
+"""
+
+
+def test_executed_counts_are_the_same_for_inputs_on_a_gpu(tmp_path: Path) -> None:
+    counts = []
+    for device in ("cpu", "cuda"):
+        (tmp_path / "norms.py").write_text(NORMS.replace("DEVICE", device))
+        (kernel,) = onepass(tmp_path, "inspect", "norms.py:block")["kernels"]
+        counts.append(kernel["executed"])
+    assert counts[0] and counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_exported_kernel_passes_its_test_without_onepass(tmp_path: Path, device: str) -> None:
+    (tmp_path / "norms.py").write_text(NORMS.replace("DEVICE", device))
     major, minor = torch.cuda.get_device_capability()
     onepass(tmp_path, "export", "norms.py:block", "--arch", f"sm_{major}{minor}", "--out", "exported")
     folder = tmp_path / "exported"

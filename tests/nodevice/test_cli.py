@@ -1,6 +1,7 @@
 """The command line: exit codes, what a bad file is told, and where text and JSON go."""
 
 import json
+import re
 import subprocess
 import sys
 import types
@@ -343,3 +344,15 @@ def _environment() -> dict[str, str]:
     import os
 
     return os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+
+
+@pytest.mark.parametrize("verb", ["devices --json", "--help", "doctor --json"])
+def test_a_reader_that_leaves_ends_a_verb_quietly_and_not_as_worse(verb: str) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "onepass", *verb.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout and child.stderr
+    child.stdout.close()
+    said = child.stderr.read().decode()
+    assert child.wait() == 141
+    assert not re.search("Traceback|Exception|Broken pipe", said), said

@@ -21,7 +21,7 @@ from onepass.errors import BadUserFile, NoSuchArchitecture
 from onepass.insight import binaries
 from onepass.insight.inspect import KernelFacts, inspect_file
 from onepass.runtime import disassemble
-from onepass.runtime.nvrtc import compile_text
+from onepass.runtime.nvrtc import compile_text, compile_with_ptx
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
@@ -94,6 +94,11 @@ def found(path: Path, *archs: str, **options: Any) -> dict[str, KernelFacts]:
 def loads(k: KernelFacts) -> dict[tuple[str, str, int], int]:
     assert k.code
     return {(a.space, a.kind, a.bits): n for a, n in k.code.memory.items()}
+
+
+def without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (binaries, disassemble):
+        monkeypatch.setattr(module, "tools", lambda name: [])
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -297,8 +302,7 @@ def test_what_can_not_be_found_is_told_with_what_can(copies: Path, tmp_path: Pat
 def test_without_tools_it_says_what_is_missing(
     copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (binaries, disassemble):
-        monkeypatch.setattr(module, "tools", lambda name: [])
+    without_tools(monkeypatch)
     k = found(copies, "sm_90")["mixed"]
     assert k.registers and k.code and k.code.origin == "PTX"
     assert "nvdisasm is missing: pip install" in " ".join(k.missing)
@@ -306,6 +310,78 @@ def test_without_tools_it_says_what_is_missing(
     library.write_bytes(b"\x7fELF" + bytes(60))
     with pytest.raises(BadUserFile, match="without cuobjdump"):
         inspect_file(library, [])
+
+
+PLAIN = 'extern "C" __global__ void plain(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }\n'
+
+
+def test_ptx_is_counted_without_a_disassembler_whatever_the_text_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_tools(monkeypatch)
+    file = tmp_path / "plain.cu"
+    file.write_text(PLAIN)
+    k = found(file, "sm_90")["plain"]
+    assert k.code and k.code.origin == "PTX" and k.widest_bits("load") == 32
+    assert (k.threads, k.threads_from) == (256, "assumed")
+
+
+@pytest.mark.parametrize("where", ["macro", "header"])
+def test_launch_bounds_count_wherever_they_were_written(tmp_path: Path, where: str) -> None:
+    bounds = "#define BOUNDS __launch_bounds__(96)\n"
+    file = tmp_path / "plain.cu"
+    if where == "header":
+        (tmp_path / "bounds.h").write_text(bounds)
+        file.write_text('#include "bounds.h"\n' + PLAIN.replace("void", "void BOUNDS", 1))
+    else:
+        file.write_text(PLAIN.replace("void", "void MOST", 1))
+        file.write_text(
+            "#define JOIN(a, b) a##b\n#define MOST JOIN(__launch, _bounds__)(96)\n" + file.read_text()
+        )
+    k = found(file, "sm_90")["plain"]
+    assert (k.threads, k.threads_from) == (96, "launch bounds")
+
+
+def test_variants_of_an_architecture(tmp_path: Path) -> None:
+    file = tmp_path / "plain.cu"
+    file.write_text(PLAIN)
+    for arch in ("sm_90a", "sm_103f"):
+        k = found(file, arch)["plain"]
+        assert (k.arch, k.registers is None, k.occupancy) == (arch, False, 1.0)
+    for arch in ("sm_89a", "sm_90f", "sm_90b", "sm_a", "a", "sm_91a"):
+        with pytest.raises(NoSuchArchitecture):
+            inspect_file(file, [arch])
+    cubin, ptx, _ = compile_with_ptx(PLAIN, "plain", "sm_90a")
+    (tmp_path / "k.cubin").write_bytes(cubin)
+    assert found(tmp_path / "k.cubin", "sm_90a").keys() == {"plain"}
+    with pytest.raises(BadUserFile, match="is for sm_90, not for sm_100a"):
+        inspect_file(tmp_path / "k.cubin", ["sm_100a"])
+    (tmp_path / "a.ptx").write_text(ptx)
+    assert found(tmp_path / "a.ptx", "sm_90a")["plain"].arch == "sm_90a"
+    with pytest.raises(BadUserFile, match="sm_90a alone, not for sm_100"):
+        inspect_file(tmp_path / "a.ptx", ["sm_100"])
+
+
+def test_ptx_for_a_family_goes_to_the_family(tmp_path: Path) -> None:
+    file = tmp_path / "f.ptx"
+    file.write_text(compile_with_ptx(PLAIN, "plain", "sm_100f")[1])
+    for arch in ("sm_100f", "sm_103", "sm_103a"):
+        assert found(file, arch)["plain"].arch == arch
+    with pytest.raises(BadUserFile, match="sm_100f and its family, not for sm_120"):
+        inspect_file(file, ["sm_120"])
+
+
+def test_an_entry_of_tritons_cache_is_counted_in_its_ptx_without_a_disassembler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cubin, ptx, _ = compile_with_ptx(PLAIN, "plain", "sm_90a")
+    (tmp_path / "plain.cubin").write_bytes(cubin)
+    (tmp_path / "plain.ptx").write_text(ptx)
+    (tmp_path / "plain.json").write_text(json.dumps({"name": "plain", "num_warps": 4, "shared": 0}))
+    without_tools(monkeypatch)
+    for arch in ("sm_90", "sm_90a"):
+        code = found(tmp_path, arch)["plain"].code
+        assert code and code.origin == "PTX"
 
 
 def test_an_entry_of_tritons_cache(tmp_path: Path) -> None:
@@ -436,7 +512,9 @@ def test_diff_of_two_inspections(stacks: Path, invoke: Invoke, tmp_path: Path) -
         documents[-1].write_text(out)
     a, b = map(str, documents)
     code, out, _ = invoke("diff", a, b)
-    assert code == 0 and out.startswith("cannot tell: spill_bytes, local_accesses better, occupancy worse")
+    # Twice the registers: fewer spills, half the occupancy, which is no verdict.
+    assert code == 0 and out.startswith("better: spill_bytes, local_accesses; time it")
+    assert "occupancy 1 → 0.5" in out
     assert invoke("diff", a, a)[1].startswith("cannot tell: no quantity differs")
     worse = json.loads(documents[0].read_text())
     worse["kernels"][0]["spill_bytes"] += 4

@@ -17,7 +17,7 @@ from onepass.device import architectures
 from onepass.errors import BadUserFile
 from onepass.insight import binaries
 from onepass.insight.inspect import Inspection, inspect_file, picked, short
-from onepass.runtime.nvrtc import compile_ptx, compile_text
+from onepass.runtime.nvrtc import compile_text, compile_with_ptx
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2; }\n'
 LADDER = Path(__file__).parents[2] / "src/onepass/ladder/layer_norm"
@@ -48,7 +48,7 @@ def cubin() -> bytes:
 
 @pytest.fixture(scope="module")
 def ptx() -> str:
-    return compile_ptx(KERNEL, "k", "sm_90")
+    return compile_with_ptx(KERNEL, "k", "sm_90")[1]
 
 
 @pytest.mark.parametrize("name", ["caché.cu", '日本 "x".cu'])
@@ -247,6 +247,22 @@ def timing() -> dict[str, Any]:
     numbers = {"median_us": 100.0, "iqr_us": 1.0, "gbps": 30.0, "roof_gbps": 60.0, "attained": 0.5}
     texts = {"target": "f", "void": "", "device": "d", "protocol": "cold"}
     return {"schema": "onepass.bench/1", **texts, **numbers, "tensors": {}, "versions": {}}
+
+
+@pytest.mark.parametrize("share", [0.75, 0.5, None])
+def test_occupancy_alone_is_neither_better_nor_worse(
+    tmp_path: Path, invoke: Invoke, share: float | None
+) -> None:
+    files = []
+    for name, occupancy in (("full", 1.0), ("less", share)):
+        document = inspection()
+        document["kernels"][0]["occupancy"] = occupancy
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps(document))
+    for old, new in (files, files[::-1]):
+        code, said = invoke("diff", old, new)
+        assert code == 0 and "cannot tell: what changed is neither better nor worse" in said
+        assert "occupancy " in said
 
 
 @pytest.mark.parametrize("make", [inspection, timing])

@@ -78,3 +78,11 @@ def test_texts_refer_to_what_is_in_the_repository() -> None:
     ]
     assert not found
     assert ELSEWHERE.search("what the issue asks of it") and ELSEWHERE.search("Issue 2, lines 5 and 6")
+
+
+def test_every_file_that_the_package_reads_is_shipped() -> None:
+    folder = ROOT / "src" / "onepass"
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["onepass"]
+    shipped = {p for pattern in patterns for p in folder.glob(pattern)}
+    held = {p for p in folder.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert held <= shipped, sorted(map(str, held - shipped))

@@ -27,7 +27,7 @@ from onepass.cli import (
     profile,
     roofline,
 )
-from onepass.cli.output import EXIT_FINE, EXIT_MISUSE
+from onepass.cli.output import EXIT_CLOSED_PIPE, EXIT_FINE, EXIT_MISUSE
 from onepass.errors import OnepassError
 
 # A full disk, a device that fails, a stream closed from outside.
@@ -38,14 +38,22 @@ def run() -> int:
     """Run this process's command line; wrong usage, help and a verb's own exit code leave as SystemExit."""
     _usable_streams()
     try:
-        _application()(prog_name="onepass")
-        sys.stdout.flush()
+        try:
+            _application()(prog_name="onepass")
+        finally:
+            sys.stdout.flush()
+    except SystemExit as leave:
+        # Typer makes of a closed pipe exit code 1, which says of a verb that something is worse.
+        if isinstance(leave.__context__, BrokenPipeError):
+            return _silenced(EXIT_CLOSED_PIPE)
+        raise
     except OSError as error:
+        if error.errno == errno.EPIPE:
+            return _silenced(EXIT_CLOSED_PIPE)
         if error.errno not in _NOT_WRITTEN:
             raise
         _show(f"error: the output can't be written: {error.strerror}")
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is still buffered would fail once more at exit
-        return EXIT_MISUSE
+        return _silenced(EXIT_MISUSE)
     except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the user sees all of it
         ours = _raised_on_purpose(error)
         if ours is not None:
@@ -55,6 +63,12 @@ def run() -> int:
         _show("error: this is a fault of onepass; please report the text above and `onepass doctor --json`")
         return EXIT_MISUSE
     return EXIT_FINE
+
+
+def _silenced(code: int) -> int:
+    """The code, once standard output takes everything: what is still buffered would fail once more at exit."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    return code
 
 
 def _usable_streams() -> None:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import Output
-from onepass.errors import NoRoof, NoSuchDevice, UnknownGpu
+from onepass.errors import NoRoof, UnknownGpu
 
 if TYPE_CHECKING:
     import torch
@@ -31,10 +31,11 @@ def calibrate(
 ) -> None:
     """Measure memory by number of read and write streams, fp32 multiply-adds and starting a kernel."""
     from onepass.insight.calibrate import calibrate as measure
+    from onepass.insight.here import usable_device
     from onepass.runtime import calibration
 
     output = Output.open(json)
-    chosen = _device(device)
+    chosen = usable_device(device)
     if show:
         known = calibration.kept(calibration.present(chosen))
         if known is None:
@@ -54,22 +55,6 @@ def calibrate(
     output.console.print(_table(found))
     output.text(f"Measured {found.date} with {found.machine}; kept in {path}")
     output.document({**found.to_dict(), "path": str(path)})
-
-
-def _device(name: str) -> "torch.device":
-    import torch
-
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as error:
-        raise NoSuchDevice(
-            name, "not a device of PyTorch; only what is in this machine can be measured"
-        ) from error
-    if device.type not in ("cpu", "cuda"):
-        raise NoSuchDevice(name, "onepass has no kernels for it")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise NoSuchDevice(name, f"{torch.cuda.device_count()} GPUs are usable here")
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def _fits(device: "torch.device", stream_mib: int) -> None:

@@ -1,7 +1,7 @@
 """`onepass occupancy`: how many blocks of a kernel a multiprocessor holds, what limits it, and the nearest steps."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -62,35 +62,41 @@ def occupancy(
     output = Output.open(json)
     name, limits, card = _limits(device)
     now = resident(limits, block, registers, shared, barriers=barriers, carveout_percent=carveout)
-    steps, points = cliffs(now), curve(now)
     output.text(_verdict(name, now))
     output.text(_flight(now, in_flight, card))
+    _show(output, now)
+    output.document(_document(name, now, in_flight))
+    raise typer.Exit(EXIT_FINE if now.blocks else EXIT_WORSE)
+
+
+def _show(output: Output, now: Occupancy) -> None:
+    """What each limit allows, the nearest steps, and the curve over block sizes."""
     output.console.print(_allowed(now))
-    for step in steps:
+    for step in cliffs(now):
         output.text("  " + _step(now, step))
     output.text("\nOver block sizes, the rest as given:")
-    for point in points:
+    for point in curve(now):
         output.text(_line(point, point.threads == now.threads))
-    output.document(
-        {
-            "schema": "onepass.occupancy/1",
-            "device": name,
-            **now.to_dict(),
-            "in_flight_bytes": now.blocks * now.threads * in_flight if in_flight else None,
-            "cliffs": [step.to_dict() for step in steps],
-            "curve": [
-                {
-                    "threads": p.threads,
-                    "blocks": p.blocks,
-                    "warp_occupancy": p.warp_share,
-                    "thread_occupancy": p.thread_share,
-                    "binding": list(p.binding),
-                }
-                for p in points
-            ],
-        }
-    )
-    raise typer.Exit(EXIT_FINE if now.blocks else EXIT_WORSE)
+
+
+def _document(name: str, now: Occupancy, in_flight: int) -> dict[str, Any]:
+    return {
+        "schema": "onepass.occupancy/1",
+        "device": name,
+        **now.to_dict(),
+        "in_flight_bytes": now.blocks * now.threads * in_flight if in_flight else None,
+        "cliffs": [step.to_dict() for step in cliffs(now)],
+        "curve": [
+            {
+                "threads": p.threads,
+                "blocks": p.blocks,
+                "warp_occupancy": p.warp_share,
+                "thread_occupancy": p.thread_share,
+                "binding": list(p.binding),
+            }
+            for p in curve(now)
+        ],
+    }
 
 
 def _limits(device: str) -> tuple[str, Limits, Card | None]:

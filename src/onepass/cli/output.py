@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 
 EXIT_FINE, EXIT_WORSE, EXIT_MISUSE = 0, 1, 2
+# The reader left: 128 + SIGPIPE, as a shell reports of any program that writes to a closed pipe.
+EXIT_CLOSED_PIPE = 141
 
 # A table read from a log or a pipe must not be squeezed into the 80 columns assumed without a terminal.
 _WIDTH_WITHOUT_TERMINAL = 120

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass.analysis.closeness import too_far, typical
 from onepass.analysis.roofline import MOST_OF_ROOF
 from onepass.errors import BadUserFile, HostTooSlow, OnepassError
 from onepass.insight.roof import Roof, roofs
@@ -74,18 +75,22 @@ class Row:
 
     @property
     def gbps(self) -> float:
+        """Ideal bytes over the median time."""
         return self.ideal_bytes / Spread.of(self.samples_us).median / 1e3
 
     @property
     def roof_gbps(self) -> float:
+        """Bytes of the best stream kernel over its median time."""
         return self.roof_bytes / Spread.of(self.roof_us).median / 1e3
 
     @property
     def attained(self) -> float:
+        """The share of the roof, 0 … 1."""
         return self.gbps / self.roof_gbps
 
     @property
     def verdict(self) -> str:
+        """The sentence that stands before the table."""
         if self.void:
             return f"void: {self.void}."
         spread = Spread.of(self.samples_us)
@@ -126,7 +131,7 @@ class Row:
 
 
 def versions() -> dict[str, str]:
-    """What a time depends on beside the code: changes of these make two rows incomparable."""
+    """What a time depends on beside the code. Two rows that differ here alone measure the upgrade: `diff` names it."""
     cuda = str(torch.version.cuda) if torch.cuda.is_available() else "none"
     return {"torch": torch.__version__, "cuda": cuda, "python": platform.python_version()}
 
@@ -152,6 +157,21 @@ def task(
             file, f"example_inputs() are no arguments of `{name}`: {error}", "Correct either."
         ) from error
     held = [n for n, v in arguments.items() if isinstance(v, Tensor)]
+    _check_names(file, name, held, reads, writes)
+    _check_memory(file, {n: arguments[n] for n in (*reads, *writes) if n in held})
+    if not any(arguments[n].numel() for n in reads):
+        raise BadUserFile(
+            file,
+            "no tensor of --reads has an element: nothing is moved",
+            "Let example_inputs() give larger ones.",
+        )
+    return Task(name, file, function, arguments, tuple(reads), tuple(writes), reference)
+
+
+def _check_names(
+    file: str, name: str, held: Sequence[str], reads: Sequence[str], writes: Sequence[str]
+) -> None:
+    """Something is read and written, each is named once, and what is read is a tensor. Raises: BadUserFile."""
     for read in reads:
         if read not in held:
             raise BadUserFile(
@@ -171,7 +191,16 @@ def task(
             f"{', '.join(both)} is read and written in place: called again and again it gives other results",
             "Write a function that takes a copy's memory beside it, or returns its result.",
         )
-    named = {n: arguments[n] for n in (*reads, *writes) if n in held}
+    if not reads or not writes:
+        raise BadUserFile(
+            file,
+            "--reads and --writes must each name something",
+            "Name the parameters that are read, and what is written: parameters, or any name for a result.",
+        )
+
+
+def _check_memory(file: str, named: Mapping[str, Tensor]) -> None:
+    """Each tensor has memory of its own, where it can be timed. Raises: BadUserFile."""
     _usable(file, named)
     if _overlap([x for x in named.values() if x.numel()]):
         raise BadUserFile(
@@ -179,19 +208,6 @@ def task(
             "two of the tensors that are read or written are the same memory: their bytes would count twice",
             "Let example_inputs() give each its own.",
         )
-    if not reads or not writes:
-        raise BadUserFile(
-            file,
-            "--reads and --writes must each name something",
-            "Name the parameters that are read, and what is written: parameters, or any name for a result.",
-        )
-    if not any(arguments[n].numel() for n in reads):
-        raise BadUserFile(
-            file,
-            "no tensor of --reads has an element: nothing is moved",
-            "Let example_inputs() give larger ones.",
-        )
-    return Task(name, file, function, arguments, tuple(reads), tuple(writes), reference)
 
 
 def _overlap(tensors: Sequence[Tensor]) -> bool:
@@ -427,11 +443,14 @@ def memory_of(x: Tensor) -> Tensor:
     return x.as_strided((span,), (1,), x.storage_offset())
 
 
-def copied(x: Tensor) -> Tensor:
-    """A copy with the same strides and the same place in a line of memory: `clone` closes gaps and unfolds dimensions."""
+def copied(x: Tensor, device: torch.device | None = None) -> Tensor:
+    """A copy with the same strides and the same place in a line of memory: `clone` closes gaps and unfolds dimensions.
+
+    It is where ``x`` is, or on ``device``.
+    """
     whole = memory_of(x)
     offset = x.data_ptr() % ALIGNED // x.element_size()
-    made = torch.empty(whole.numel() + offset, dtype=x.dtype, device=x.device)
+    made = torch.empty(whole.numel() + offset, dtype=x.dtype, device=device or x.device)
     made[offset:].copy_(whole)
     return made.as_strided(x.shape, x.stride(), offset)
 
@@ -466,25 +485,28 @@ def compared(out: Any, exact: Tensor) -> str:
     if not out.is_floating_point():
         wrong = int((out != exact).sum())
         return f"{wrong} of {exact.numel()} values differ" if wrong else ""
-    unit = OWN_ROUNDINGS * torch.finfo(out.dtype).eps / 2 + INNER_ROUNDINGS * 2.0**-24
-    finite = exact.isfinite()
-    typical = exact[finite].square().mean().sqrt() if finite.any() else exact.new_zeros(())
-    both = out.double()
-    near = finite & ((both - exact).abs() <= unit * (exact.abs() + typical))
-    good = near | (both == exact) | (both.isnan() & exact.isnan())
-    wrong = int((~good).sum())
+    share = share_of(out.dtype)
+    bad = too_far(out, exact, share)
+    wrong = int(bad.sum())
     if not wrong:
         return ""
+    both = out.double()
     numbers = int((~both.isnan() & exact.isnan()).sum())
     if numbers:
         return f"{numbers} of {exact.numel()} values are numbers where float64 gives NaN"
     lost = int((both.isnan() & ~exact.isnan()).sum())
     if lost:
         return f"{lost} of {exact.numel()} values were never written, or are NaN"
-    worst = float(((both - exact).abs() / (exact.abs() + typical)).nan_to_num(math.inf).max())
+    off = (both - exact).abs() / (exact.double().abs() + typical(exact.double(), out.dtype))
+    worst = float(off[bad].nan_to_num(math.inf).max())
     return (
-        f"{wrong} of {exact.numel()} values are too far from float64 (worst {worst:.1e}, allowed {unit:.1e})"
+        f"{wrong} of {exact.numel()} values are too far from float64 (worst {worst:.1e}, allowed {share:.1e})"
     )
+
+
+def share_of(dtype: torch.dtype) -> float:
+    """What a floating-point result of a type may be off by, as a share of magnitudes."""
+    return OWN_ROUNDINGS * torch.finfo(dtype).eps / 2 + INNER_ROUNDINGS * 2.0**-24
 
 
 def device_name(device: torch.device) -> str:

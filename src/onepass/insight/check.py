@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onepass.analysis.closeness import close_to
 from onepass.emulate import Buffer, HandwrittenKernel, LaunchReport, Parameter, compile_handwritten
 from onepass.emulate.faults import ENDLESS
 from onepass.errors import BadLaunch, KernelFault
@@ -183,8 +184,8 @@ def check_kernel(
     `arguments` holds a value by parameter name: a torch tensor or numpy array for a pointer, a number for a scalar.
     Tensors are copied (to memory as aligned as theirs), never written. `expected` gives results by parameter name;
     `reference` computes them from the arguments it names, as float64 tensors (`reference_results`). An element is wrong
-    if it is further from its result than rtol times the sum of its own and the buffer's mean magnitude; rtol is 1e-4 for
-    fp32, 4 eps for 16 bits. `defines` are macros.
+    if it is further from its result than rtol times the sum of its own and the typical magnitude (`closeness.typical`).
+    rtol is 1e-4 for fp32, 4 eps for 16 bits. `defines` are macros.
 
     Raises: BadLaunch, CannotCheck, NoSuchKernel, NoCompiler.
     """
@@ -501,24 +502,9 @@ def _of_result(built: HandwrittenKernel, kind: str, detail: str, advice: str) ->
 
 def difference(output: Tensor, wanted: Tensor, rtol: float | None = None) -> str | None:
     """What is wrong with a result, or None: elements outside the tolerance of `check_kernel`, the worst one."""
-    if output.numel() != wanted.numel():
-        return f" has {output.numel()} elements and its reference {wanted.numel()}"
-    got, want = output.reshape(-1), wanted.reshape(-1)
-    if not output.is_floating_point():
-        bad, error = got != want, (got.double() - want.double()).abs()
-    else:
-        share = tolerance(output.dtype) if rtol is None else rtol
-        got, want = got.double(), want.double()
-        finite = want[want.isfinite()].abs()
-        bound = share * (want.abs() + (finite.mean() if finite.numel() else 0.0))
-        error = (got - want).abs()
-        equal = (got == want) | (got.isnan() & want.isnan())
-        bad = ~(equal | (error <= bound))
-        error = torch.where(equal, 0.0, error.nan_to_num(float("inf")))
-    if not bool(bad.any()):
-        return None
-    worst = int(torch.where(bad, error.nan_to_num(float("inf")), -1.0).argmax())
-    return f"[{worst}] is {got[worst]:.6g}, not {want[worst]:.6g}; {int(bad.sum())} of {bad.numel()} elements are off"
+    floating = output.is_floating_point()
+    share = (tolerance(output.dtype) if floating else 0.0) if rtol is None else rtol
+    return close_to(output, wanted, share) or None
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -71,6 +71,7 @@ def compare(old: Sequence[Entry], new: Sequence[Entry]) -> list[Judgement]:
 
 
 def key_of(entry: Entry) -> tuple[Any, ...]:
+    """What two rows of the same measurement have in common."""
     return tuple(entry.get(k) for k in _KEY)
 
 
@@ -83,10 +84,11 @@ _OF_SPEED = {"FASTER": BETTER, "SLOWER": WORSE, "SAME": CANNOT_TELL, "AMBIGUOUS"
 
 # What must agree before two times say anything about the code.
 _CONDITIONS = ("device", "protocol", "tensors")
-# Of a kernel, what is better smaller and what larger; the rest of a record is neither.
+# Of a kernel, what is better smaller; the rest of a record is neither. Occupancy is an entry ticket: kernels with more
+# bytes in flight a thread are as fast with less of it.
 _SMALLER = ("spill_bytes", "local_accesses")
-_LARGER = ("occupancy",)
 _NEITHER = (
+    "occupancy",
     "registers",
     "shared_bytes",
     "threads",
@@ -112,6 +114,7 @@ class Difference:
     changes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -163,9 +166,7 @@ def _fault_in_kernel(kernel: Any) -> str:
         return "a kernel is no object"
     texts = [k for k in ("name", "demangled", "arch") if not isinstance(kernel.get(k), str)]
     numbers = [
-        k
-        for k in (*_SMALLER, *_LARGER, *_NEITHER)
-        if k not in kernel or not (kernel[k] is None or _number(kernel[k]))
+        k for k in (*_SMALLER, *_NEITHER) if k not in kernel or not (kernel[k] is None or _number(kernel[k]))
     ]
     accesses = kernel.get("memory")
     whole = accesses is None or (isinstance(accesses, list) and all(map(_is_access, accesses)))
@@ -190,10 +191,12 @@ def _diff_bench(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         return [Difference(name, NOT_COMPARABLE, "; ".join(void + other))]
     judged = judge({**old, "contender": "this"}, {**new, "contender": "this"})
     changes = [f"{k} {old[k]:.4g} → {new[k]:.4g}" for k in ("median_us", "gbps", "attained")]
+    # No condition: a time on another version measures the upgrade, which the note names.
+    before, after = old["versions"], new["versions"]
     changes += [
-        f"{k} {v} → {new['versions'].get(k)}"
-        for k, v in old["versions"].items()
-        if new["versions"].get(k) != v
+        f"{k} {before.get(k, 'none')} → {after.get(k, 'none')}"
+        for k in dict.fromkeys((*before, *after))
+        if before.get(k) != after.get(k)
     ]
     return [Difference(name, _OF_SPEED[judged.verdict], judged.reason, tuple(changes))]
 
@@ -227,12 +230,12 @@ def _diff_kernel(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
     name = f"{new['demangled']} on {new['arch']}"
     if old["counted_in"] != new["counted_in"]:
         return Difference(name, NOT_COMPARABLE, f"counted in {old['counted_in']} and {new['counted_in']}")
-    changes = [_change(k, old, new) for k in (*_SMALLER, *_LARGER, *_NEITHER) if old[k] != new[k]]
+    changes = [_change(k, old, new) for k in (*_SMALLER, *_NEITHER) if old[k] != new[k]]
     changes += [_change(k, old, new) for k in _EXECUTED if k in old and k in new and old[k] != new[k]]
     changes += _memory_changes(old, new)
-    good = [k for k in _SMALLER if _less(new[k], old[k])] + [k for k in _LARGER if _less(old[k], new[k])]
-    bad = [k for k in _SMALLER if _less(old[k], new[k])] + [k for k in _LARGER if _less(new[k], old[k])]
-    unknown = [k for k in (*_SMALLER, *_LARGER) if (old[k] is None) != (new[k] is None)]
+    good = [k for k in _SMALLER if _less(new[k], old[k])]
+    bad = [k for k in _SMALLER if _less(old[k], new[k])]
+    unknown = [k for k in _SMALLER if (old[k] is None) != (new[k] is None)]
     if unknown:
         verdict, reason = NOT_COMPARABLE, f"{', '.join(unknown)} known in one document only"
     elif good and bad:

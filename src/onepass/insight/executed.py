@@ -46,17 +46,21 @@ class Executed:
 
     @property
     def barriers_per_row(self) -> float:
+        """Barriers that a block waits at, by rows."""
         return self.barriers / self.rows
 
     @property
     def memory_instructions_per_row(self) -> float:
+        """Instructions of warps to global memory, by rows."""
         return self.memory_instructions / self.rows
 
     @property
     def bytes_per_row(self) -> float:
+        """Bytes of every load and store of global memory, by rows."""
         return (self.read_bytes + self.written_bytes) / self.rows
 
     def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
         return {
             "case": self.case,
             "rows": self.rows,
@@ -70,6 +74,7 @@ class Executed:
 
 
 def of_report(report: LaunchReport, rows: float, case: str, threads: int, shared_bytes: int) -> Executed:
+    """A launch's counts, as those of so many rows. ``threads`` and ``shared_bytes`` are a block's."""
     return Executed(
         case,
         rows,
@@ -154,7 +159,7 @@ def of_built(built: Built, graph: Graph) -> Executed:
     for name in dict.fromkeys(f.tensor for f in built.source.block if f.kind == "pointer"):
         held = graph.captured.program.tensors[name]
         zeros = torch.zeros(max(1, known(held.numel)), dtype=getattr(torch, held.dtype.name))
-        memory[name] = copied(given[name]) if name in given else zeros
+        memory[name] = copied(given[name], torch.device("cpu")) if name in given else zeros
     fields = [f for f in built.source.block if f.kind != "extra"]
     values = [known(f.size) + (memory[f.tensor].data_ptr() if f.kind == "pointer" else 0) for f in fields]
     rows = known(product(built.kernel.outer))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,22 +15,26 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from onepass.analysis.closeness import floor, typical
 from onepass.build import Built
 from onepass.capture.absent import Generated, Graph, generate
 from onepass.capture.launch import alignment_of
 from onepass.dtypes import DType
 from onepass.errors import BadUserFile
 from onepass.insight import export_text as text
-from onepass.insight.bench import INNER_ROUNDINGS, OWN_ROUNDINGS
+from onepass.insight.bench import share_of
 from onepass.insight.wide import in_float64, is_narrow
 from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.runtime.disassemble import how_to_get, tool
 from onepass.runtime.nvrtc import compile_cubin
 
 # Rows of the test's inputs: several blocks, and no multiple of the rows in one.
 TEST_ROWS = 37
+# Names every file of an export, one a line: what the next one into the same folder removes.
+LIST = "files.txt"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,14 @@ class Export:
     files: tuple[str, ...]
     archs: tuple[str, ...]
     kernels: tuple[str, ...]
-    fat_binary: bool
+    no_fat_binary: str  # why there is none; empty where there is
+
+    @property
+    def verdict(self) -> str:
+        """The sentence that stands before the list of files."""
+        noun = "kernel" if len(self.kernels) == 1 else "kernels"
+        lacks = f"; no fat binary: {self.no_fat_binary}" if self.no_fat_binary else ""
+        return f"{len(self.kernels)} {noun} for {', '.join(self.archs)}, written to {self.folder}{lacks}"
 
 
 def export(
@@ -65,56 +75,112 @@ def export(
     archs: Sequence[str],
     folder: Path,
 ) -> Export:
-    """Writes a function's kernels for some architectures into a folder.
+    """Writes a function's kernels for some architectures into a folder, in place of an older export there.
 
-    Raises: BadUserFile where not all of the function becomes kernels, or its results are no memory of their own;
-    NoSuchArchitecture, NoNvrtc, OSError.
+    Raises: BadUserFile where not all of the function becomes kernels, its results are no memory of their own, or the
+    folder holds something else; NoSuchArchitecture, NoNvrtc, OSError.
     """
+    older = _older(folder)
     given, marked = _prepared(inputs)
     made = {archs[0]: _whole(file, name, generate(archs[0], function, given))}
     first = made[archs[0]][1]
-    test, exact = _test_run(
-        file, function, given, marked, *made[archs[0]]
-    )  # Dynamo knows one back end at a time
+    # Before another architecture is planned: Dynamo knows one back end at a time.
+    test, exact = _test_run(file, name, function, given, marked, *made[archs[0]])
     made |= {arch: _whole(file, name, generate(arch, function, given)) for arch in archs[1:]}
-    names = _names(function, given, first)
-    arguments = {arch: _arguments(file, name, graph, names) for arch, (_, graph) in made.items()}
+    arguments = _same_arguments(file, name, made, _names(function, given, first))
     plain = arguments[archs[0]]
-    for arch in archs:
-        if _public(arguments[arch]) != _public(plain):
-            raise BadUserFile(
-                file, f"`{name}` has other tensors on {arch} than on {archs[0]}", "Export them apart."
-            )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "data").mkdir(exist_ok=True)
-    files: dict[str, str] = {}
-    cubins: list[tuple[str, bytes]] = []
-    launches = {arch: [_launch(b) for b in made[arch][1].plan.kernels] for arch in archs}
-    for arch in archs:
-        kernels = made[arch][1].plan.kernels
-        for i, built in enumerate(kernels):
-            files[f"{_file_of(i, arch, made)}.cu"] = _source(built, arch)
-            cubins.append(
-                (f"kernel_{i}_{arch}", compile_cubin(built.source.text, built.source.name, arch).code)
-            )
-    symbols = tuple(sorted(first.plan.hints))
-    spelled = {symbol: f"size_{k}" for k, symbol in enumerate(symbols)}
-    words = text.Words(_identifier(name), plain, spelled, _meanings(first, plain), tuple(archs))
-    parts = [text.launcher_of(words, arch, launches[arch], arguments[arch]) for arch in archs]
-    files[f"{words.name}.h"] = text.header(words)
-    files[f"{words.name}.cpp"] = text.launcher(words, parts, launches)
-    files["cubins.h"] = text.cubins(cubins)
-    files["self_test.cpp"] = text.self_test(words, _sizes(first, test), OWN_ROUNDINGS, INNER_ROUNDINGS)
-    files["README.md"] = text.readme(words, file, sorted(f for f in files if f.endswith(".cu")))
-    for path, content in files.items():
+    outputs = dict(zip((a.name for a in plain if a.role == "output"), exact, strict=True))
+    cubins = _cubins(made)
+    texts = _texts(file, name, made, arguments, cubins, _sizes(first, test), outputs)
+    for stale in older:
+        stale.unlink(missing_ok=True)
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    for path, content in texts.items():
         (folder / path).write_text(content)
     for label, code in cubins:
         (folder / f"{label}.cubin").write_bytes(code)
-    data = _write_data(folder / "data", plain, first, test, exact)
-    fat = _fat_binaries(folder, made)
-    written = (*files, *(f"{label}.cubin" for label, _ in cubins), *data, *fat)
+    data = _write_data(folder / "data", plain, dict(zip(_holders(first), test, strict=True)), outputs)
+    fat, no_fat = _fat_binaries(folder, made)
+    written = sorted((*texts, *(f"{label}.cubin" for label, _ in cubins), *data, *fat, LIST))
+    (folder / LIST).write_text("".join(f"{path}\n" for path in written))
     entries = tuple(dict.fromkeys(b.source.name for _, g in made.values() for b in g.plan.kernels))
-    return Export(folder, tuple(sorted(written)), tuple(archs), entries, bool(fat))
+    return Export(folder, tuple(written), tuple(archs), entries, no_fat)
+
+
+def _older(folder: Path) -> list[Path]:
+    """The files of an older export in a folder, which its list names. Raises: BadUserFile for a folder of anything else."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return []
+    if not (folder / LIST).is_file():
+        raise BadUserFile(
+            str(folder), f"holds files that are no export: it has no {LIST}", "Name a new or empty folder."
+        )
+    named = [Path(line) for line in (folder / LIST).read_text().splitlines() if line]
+    return [folder / path for path in named if not path.is_absolute() and ".." not in path.parts]
+
+
+def _same_arguments(
+    file: str, name: str, made: Mapping[str, Made], names: Mapping[str, str]
+) -> dict[str, tuple[Argument, ...]]:
+    """The launcher's tensors by architecture. Raises: BadUserFile where two have other ones."""
+    arguments = {arch: _arguments(file, name, graph, names) for arch, (_, graph) in made.items()}
+    first, *others = arguments
+    for arch in others:
+        if _public(arguments[arch]) != _public(arguments[first]):
+            raise BadUserFile(
+                file, f"`{name}` has other tensors on {arch} than on {first}", "Export them apart."
+            )
+    return arguments
+
+
+def _cubins(made: Mapping[str, Made]) -> list[tuple[str, bytes]]:
+    """Machine code of each kernel for each architecture, by its name."""
+    return [
+        (f"kernel_{i}_{arch}", compile_cubin(built.source.text, built.source.name, arch).code)
+        for arch, (_, graph) in made.items()
+        for i, built in enumerate(graph.plan.kernels)
+    ]
+
+
+def _texts(
+    file: str,
+    name: str,
+    made: dict[str, Made],
+    arguments: Mapping[str, tuple[Argument, ...]],
+    cubins: Sequence[tuple[str, bytes]],
+    sizes: Mapping[str, int],
+    outputs: Mapping[str, Tensor],
+) -> dict[str, str]:
+    """The C++ and Markdown files. ``sizes`` and ``outputs`` are the test's."""
+    plain, (_, first) = next(iter(arguments.values())), next(iter(made.values()))
+    kernels = {
+        f"{_file_of(i, arch, made)}.cu": _source(built, arch)
+        for arch, (_, graph) in made.items()
+        for i, built in enumerate(graph.plan.kernels)
+    }
+    launches = {arch: [_launch(b) for b in graph.plan.kernels] for arch, (_, graph) in made.items()}
+    spelled = {symbol: f"size_{k}" for k, symbol in enumerate(sorted(first.plan.hints))}
+    words = text.Words(_identifier(name), plain, spelled, _meanings(first, plain), tuple(made))
+    parts = [text.launcher_of(words, arch, launches[arch], arguments[arch]) for arch in made]
+    dtypes = {a.name: a.dtype for a in plain}
+    return {
+        **kernels,
+        f"{words.name}.h": text.header(words),
+        f"{words.name}.cpp": text.launcher(words, parts, launches),
+        "cubins.h": text.cubins(cubins),
+        "self_test.cpp": text.self_test(
+            words, sizes, {n: _tolerance(x, dtypes[n]) for n, x in outputs.items()}
+        ),
+        "README.md": text.readme(words, file, sorted(kernels)),
+    }
+
+
+def _tolerance(exact: Tensor, dtype: DType) -> text.Tolerance:
+    """What the self-test allows a result, by the rule of `analysis/closeness.py`; whole numbers must be equal."""
+    kept: torch.dtype = getattr(torch, dtype.name)
+    if not kept.is_floating_point:
+        return text.Tolerance(0.0, 0.0, 0.0)
+    return text.Tolerance(share_of(kept), typical(exact.double(), kept), floor(kept))
 
 
 Made = tuple[Generated, Graph]
@@ -304,6 +370,7 @@ def _meanings(graph: Graph, arguments: Sequence[Argument]) -> dict[str, str]:
 
 def _test_run(
     file: str,
+    name: str,
     function: Callable[..., Any],
     given: list[Any],
     marked: list[int],
@@ -317,13 +384,35 @@ def _test_run(
             small[i] = given[i][:TEST_ROWS].contiguous()
         _mark(small, marked)
     with torch.no_grad():
-        made.function(*small)
+        returned = tree_leaves(made.function(*small))
+        _all_written(file, name, returned, [*small, *_own(function)], len(_outputs(file, name, graph)))
         wide = copy.deepcopy(function).double() if isinstance(function, torch.nn.Module) else function
         wider = (x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in small)
         exact = in_float64(wide, *wider, narrow=is_narrow(small))
     if len(made.graphs) != 1:
         raise BadUserFile(file, "takes another graph for fewer rows", "Export it for inputs of one size.")
     return graph.calls[-1], [x for x in tree_leaves(exact) if isinstance(x, Tensor)]
+
+
+def _own(function: Callable[..., Any]) -> list[Tensor]:
+    """A module's parameters and buffers."""
+    return [*function.parameters(), *function.buffers()] if isinstance(function, torch.nn.Module) else []
+
+
+def _all_written(file: str, name: str, returned: Sequence[Any], held: Sequence[Any], outputs: int) -> None:
+    """Raises BadUserFile where a function returns more than the graph's outputs: Dynamo keeps the rest to itself."""
+    tensors = [x for x in returned if isinstance(x, Tensor)]
+    if any(x is h for x in tensors for h in held):
+        problem, remedy = "an argument as it is, which no kernel writes", "Leave it out of what is returned."
+    elif len({id(x) for x in tensors}) < len(tensors):
+        problem, remedy = "one tensor twice", "Return it once."
+    elif others := [x for x in returned if x is not None and not isinstance(x, Tensor)]:
+        problem, remedy = f"{others[0]!r}, which is no tensor", "Leave it out of what is returned."
+    elif len(tensors) != outputs:
+        problem, remedy = f"{len(tensors)} tensors, of which kernels write {outputs}", "Return these alone."
+    else:
+        return
+    raise BadUserFile(file, f"`{name}` returns {problem}", remedy)
 
 
 def _holders(graph: Graph) -> list[str]:
@@ -344,37 +433,36 @@ def _sizes(graph: Graph, test: Sequence[Any]) -> dict[str, int]:
 
 
 def _write_data(
-    folder: Path, arguments: Sequence[Argument], graph: Graph, test: Sequence[Any], exact: Sequence[Tensor]
+    folder: Path, arguments: Sequence[Argument], given: Mapping[str, Any], outputs: Mapping[str, Tensor]
 ) -> list[str]:
-    by_name = dict(zip(_holders(graph), test, strict=True))
-    outputs = iter(exact)
+    """One file of plain numbers a tensor: inputs by the plan's names, outputs by the launcher's."""
     files = []
     for a in arguments:
         if a.role == "scratch":
             continue
-        x = by_name[a.tensor] if a.role == "input" else next(outputs).double()
-        flat = x.detach().contiguous().reshape(-1).view(torch.uint8)
+        x = given[a.tensor] if a.role == "input" else outputs[a.name].double()
+        flat = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         (folder / f"{a.name}.bin").write_bytes(flat.numpy().tobytes())
         files.append(f"data/{a.name}.bin")
     return files
 
 
-def _fat_binaries(folder: Path, made: dict[str, Made]) -> list[str]:
-    """One fat binary a kernel where the toolkit's `fatbinary` is here."""
-    path = shutil.which("fatbinary") or next(map(str, Path("/usr/local").glob("cuda*/bin/fatbinary")), None)
+def _fat_binaries(folder: Path, made: dict[str, Made]) -> tuple[list[str], str]:
+    """One fat binary a kernel; or why there is none."""
+    path = tool("fatbinary")
     if path is None:
-        return []
-    written = []
+        return [], how_to_get("fatbinary")
+    written: list[str] = []
     for i in range(max(len(g.plan.kernels) for _, g in made.values())):
         held = [arch for arch, (_, g) in made.items() if i < len(g.plan.kernels)]
         images = [f"--image3=kind=elf,sm={a[3:]},file={folder / f'kernel_{i}_{a}.cubin'}" for a in held]
-        subprocess.run(
-            [path, f"--create={folder / f'kernel_{i}.fatbin'}", "--64", *images],
-            check=True,
-            capture_output=True,
-        )
+        command = [path, f"--create={folder / f'kernel_{i}.fatbin'}", "--64", *images]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
+            return written, f"{path} says {said[-1]}"
         written.append(f"kernel_{i}.fatbin")
-    return written
+    return written, ""
 
 
 def _identifier(name: str) -> str:

@@ -19,13 +19,13 @@ from onepass.errors import BadUserFile, CompileError, did_you_mean
 from onepass.insight import binaries
 from onepass.insight.binaries import ELF, FATBIN, Image
 from onepass.insight.executed import Executed, counted, of_built, of_text
-from onepass.runtime.nvrtc import compile_ptx, compile_text, folders
+from onepass.runtime.nvrtc import compile_with_ptx, folders
 
 SCHEMA = "onepass.inspect/1"
 # Where nothing tells how many threads a block has.
 ASSUMED_THREADS = 256
-# The oldest architecture whose machine code nvdisasm 13 reads.
-OLDEST_READABLE = 75
+# sm_90a, sm_100f: code that may use what only that device, or its family, has. Source: `ptxas --help` of CUDA 13.
+FIRST_VARIANTS = {"a": 90, "f": 100}
 
 IN_FLIGHT_RULE = (
     "bytes in flight: the most bytes a thread has asked of global memory before one of its loads is used, the text "
@@ -65,6 +65,7 @@ class KernelFacts:
 
     @property
     def spill_bytes(self) -> int | None:
+        """Stored and loaded, a thread; None where the compiler was not heard."""
         if self.spill_store_bytes is None or self.spill_load_bytes is None:
             return None
         return self.spill_store_bytes + self.spill_load_bytes
@@ -143,6 +144,7 @@ class Inspection:
     kernels: tuple[KernelFacts, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
         return {
             "schema": SCHEMA,
             "file": self.file,
@@ -210,7 +212,7 @@ def inspect_file(
     Raises: BadUserFile, NoSuchArchitecture, NoNvrtc.
     """
     for arch in archs:
-        of_arch(arch)
+        of_arch(_device_of(arch))
     kind, read = _reader(path)
     try:
         found = read(path, tuple(dict.fromkeys(archs)), tuple(include))
@@ -334,9 +336,7 @@ def inspect_source(text: str, path: Path, arch: str, include: Sequence[Path] = (
         r"[^\w.+-]|[^\x00-\x7f]", "_", path.stem
     )  # of line information, which the tools garble otherwise
     try:
-        cubin, log = compile_text(text, name, arch, options)
-        needs_ptx = "__launch_bounds__" in text or _number(arch) < OLDEST_READABLE
-        ptx = compile_ptx(text, name, arch, options) if needs_ptx else ""
+        cubin, ptx, log = compile_with_ptx(text, name, arch, options)
     except CompileError as error:
         raise BadUserFile(str(path), error.what(), _compile_advice(error.message)) from error
     return _of_cubin(cubin, arch, resources_by_kernel(log), ptx)
@@ -413,16 +413,24 @@ def _ptx(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[
     return [k for a in archs or (binaries.target_of(text) or "sm_90",) for k in _ptx_for(text, path, a)]
 
 
+def _takes(target: str, arch: str) -> bool:
+    """Whether PTX for a variant of an architecture may become code for another. Source: `ptxas --help` of CUDA 13."""
+    if target[-1] == "f":
+        return _number(target) // 10 == _number(arch) // 10
+    return target[-1] != "a" or target == arch
+
+
 def _ptx_for(text: str, path: Path, arch: str) -> list[KernelFacts]:
     target = binaries.target_of(text)
     if target and _number(arch) < _number(target):
         raise BadUserFile(
             str(path), f"is written for {target}, which {arch} does not run", f"Ask for {target} or later."
         )
-    if target and target[-1] in "af" and target != arch:
+    if target and not _takes(target, arch):
+        alone = "and its family" if target[-1] == "f" else "alone"
         raise BadUserFile(
             str(path),
-            f"is written for {target} alone, not for {arch}",
+            f"is written for {target} {alone}, not for {arch}",
             "Leave --arch out, or compile it for that.",
         )
     made = binaries.assemble(path, arch)
@@ -456,7 +464,7 @@ def _ptx_for(text: str, path: Path, arch: str) -> list[KernelFacts]:
 def _cubin(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[KernelFacts]:
     code = path.read_bytes()
     arch = binaries.arch_of(code) or ""
-    if archs and arch not in archs:
+    if archs and arch not in map(_device_of, archs):
         raise BadUserFile(
             str(path), f"is for {arch}, not for {', '.join(archs)}", f"Leave --arch out or say {arch}."
         )
@@ -471,13 +479,13 @@ def _fat(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> list[
     held = binaries.images(path)
     cubins = [i for i in held if i.kind == "cubin"]
     texts = [i for i in held if i.kind == "ptx"]
+    bounds = {n: most for t in texts for n, most in ptx_threads(t.code.decode(errors="replace")).items()}
     found: list[KernelFacts] = []
     for image in cubins:
-        if not archs or image.arch in archs:
-            ptx = next((t.code.decode(errors="replace") for t in texts), "")
-            found += _of_cubin(image.code, image.arch, threads=ptx_threads(ptx))
+        if not archs or image.arch in map(_device_of, archs):
+            found += _of_cubin(image.code, image.arch, threads=bounds)
     for arch in archs or ([] if cubins else [t.arch for t in texts]):
-        if arch in [c.arch for c in cubins]:
+        if _device_of(arch) in [c.arch for c in cubins]:
             continue
         if older := _next_older(cubins, arch):
             for image in (c for c in cubins if c.arch == older):
@@ -537,11 +545,13 @@ def _triton(path: Path, archs: tuple[str, ...], include: tuple[Path, ...]) -> li
     for file, data in described:
         cubin = file.with_suffix(".cubin").read_bytes()
         arch = binaries.arch_of(cubin) or ""
-        if archs and arch not in archs:
+        if archs and arch not in map(_device_of, archs):
             continue
         warps, shared = _counts(file, data)
-        for k in _of_cubin(cubin, arch):
-            k = _with_spills(k, file.with_suffix(".ptx"))
+        beside = file.with_suffix(".ptx")
+        ptx = beside.read_text(errors="replace") if beside.is_file() else ""
+        for k in _of_cubin(cubin, arch, ptx=ptx):
+            k = _with_spills(k, beside)
             found.append(
                 replace(k, threads=32 * warps, threads_from=f"{warps} warps", dynamic_shared_bytes=shared)
             )
@@ -592,8 +602,14 @@ def _json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def _device_of(arch: str) -> str:
+    """What a device is, of code for it alone or its family: sm_90 of sm_90a. A cubin's header tells no more."""
+    plain, variant = arch[:-1], arch[-1:]
+    return plain if variant in FIRST_VARIANTS and _number(plain) >= FIRST_VARIANTS[variant] else arch
+
+
 def _number(arch: str) -> int:
-    return int(re.sub(r"\D", "", arch))
+    return int(re.sub(r"\D", "", arch) or 0)
 
 
 def inspect_generated(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from onepass.errors import BadUserFile
+from onepass.insight.here import usable_device
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -17,7 +18,7 @@ def transformers_model(
 ) -> tuple[torch.nn.Module, tuple[Any, ...]]:
     """A model of a type, such as ``bert``, ``gpt2`` or ``llama``, in evaluation mode, and tokens for it.
 
-    Raises: BadUserFile for a type that transformers lacks, one that takes no tokens, a dtype or a device that is not there.
+    Raises: BadUserFile for a type that transformers lacks, one that takes no tokens, or a dtype; NoSuchDevice.
     """
     try:
         import transformers
@@ -38,10 +39,7 @@ def transformers_model(
         raise BadUserFile(f"hf:{kind}", "it takes no tokens", "Build it in a file: FILE.py:BUILD.")
     if layers:
         config.num_hidden_layers = layers
-    here = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    if device and device.partition(":")[0] not in here:
-        raise BadUserFile(f"hf:{kind}", f"there is no device {device} here", f"Here: {', '.join(here)}.")
-    where = torch.device(device or here[-1])
+    where = usable_device(device)
     torch.manual_seed(0)
     with where:
         model: torch.nn.Module = transformers.AutoModel.from_config(config)  # type: ignore[no-untyped-call]

@@ -23,12 +23,15 @@ PACKAGES = {
     "nvdisasm": "nvidia-cuda-nvdisasm",
     "cuobjdump": "nvidia-cuda-cuobjdump",
     "ptxas": "nvidia-cuda-nvcc",
+    "fatbinary": "nvidia-cuda-nvcc",
 }
+# Those that `onepass[inspect]` brings; the package of the others is large (37 MB).
+IN_EXTRA = ("nvdisasm", "cuobjdump")
 _FOLDERS = (("nvidia", "*/bin"), ("triton", "backends/nvidia/bin"))
 
 
 def tool(name: str) -> str | None:
-    """The path of nvdisasm, cuobjdump or ptxas: from a wheel, the PATH or the toolkit; None where there is none."""
+    """The path of one of NVIDIA's tools: from a wheel, the PATH or the toolkit; None where there is none."""
     return next(iter(tools(name)), None)
 
 
@@ -47,7 +50,8 @@ def tools(name: str) -> list[str]:
 
 def how_to_get(name: str) -> str:
     """What to install for a tool that is missing."""
-    return f"{name} is missing: pip install 'onepass[inspect]' (or {PACKAGES[name]})"
+    extra = f"'onepass[inspect]' (or {PACKAGES[name]})" if name in IN_EXTRA else PACKAGES[name]
+    return f"{name} is missing: pip install {extra}"
 
 
 def disassemble(cubin: bytes) -> dict[str, MachineCode] | str:

@@ -85,15 +85,14 @@ def compile_cubin(source: str, name: str, arch: str) -> Cubin:
 
 def compile_text(source: str, name: str, arch: str, options: tuple[str, ...] = ()) -> tuple[bytes, str]:
     """Machine code, and what the compiler and ptxas said; ``options`` are added. Raises: as `compile_cubin`."""
-    return _compile(source, name, arch, "CUBIN", options)
+    code, _, log = compile_with_ptx(source, name, arch, options)
+    return code, log
 
 
-def compile_ptx(source: str, name: str, arch: str, options: tuple[str, ...] = ()) -> str:
-    """PTX for ``sm_XX``, with the source's lines. Raises: as `compile_cubin`."""
-    return _compile(source, name, arch, "PTX", options)[0].decode().rstrip("\0")
-
-
-def _compile(source: str, name: str, arch: str, what: str, added: tuple[str, ...]) -> tuple[bytes, str]:
+def compile_with_ptx(
+    source: str, name: str, arch: str, added: tuple[str, ...] = ()
+) -> tuple[bytes, str, str]:
+    """Machine code, the PTX that it was made of, and the log. Raises: as `compile_cubin`."""
     _, lib = library(arch)
     program = ctypes.c_void_p()
     lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None)
@@ -107,7 +106,8 @@ def _compile(source: str, name: str, arch: str, what: str, added: tuple[str, ...
                 dict.fromkeys(int(n) for n in re.findall(r"\.cu\((\d+)\): (?:catastrophic )?error", log))
             )[:5]
             raise CompileError(name, source, log, "nvrtc " + " ".join(options), lines)
-        return _read(lib, program, what), log
+        ptx = _read(lib, program, "PTX").decode().rstrip("\0")
+        return _read(lib, program, "CUBIN"), ptx, log
     finally:
         lib.nvrtcDestroyProgram(ctypes.byref(program))
 
