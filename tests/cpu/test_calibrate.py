@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -151,6 +152,27 @@ SAMPLE = Calibration(
     "torch",
     "2026-11-30",
 )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"memory": []},
+        {"fp32_gflops": 0},
+        {"fp32_gflops": None},
+        {"start_us": None},
+        {"wait_us": float("nan")},
+        {"launch_us": -1.0},
+        {"device": "a card elsewhere"},
+    ],
+    ids=str,
+)
+def test_a_rate_that_is_none_is_not_believed(folder: Path, damage: dict[str, Any]) -> None:
+    """A build takes its rates from here: it must not fail for what a file holds."""
+    keep(SAMPLE)
+    assert kept(SAMPLE.device) is not None
+    path_of(SAMPLE.device).write_text(json.dumps({**SAMPLE.to_dict(), **damage}))
+    assert kept(SAMPLE.device) is None
 
 
 def test_what_is_kept_comes_back(folder: Path) -> None:

@@ -156,6 +156,66 @@ def test_a_forecast_is_made_before_anything_is_measured() -> None:
     assert early.saving_us == later.saving_us and later.contenders
 
 
+class Masked(nn.Module):
+    """A mask that every layer's kernel computes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        added = (mask.float() - 1) * 1e4
+        for _ in range(3):
+            x = torch.softmax(x + added, -1) @ self.weight
+        return x
+
+
+def test_an_op_computed_again_counts_once() -> None:
+    torch._dynamo.reset()
+    inputs = torch.randn(512, 64), torch.ones(512, 64, dtype=torch.bool)
+    again = profile(Masked().eval(), inputs, rounds=2)
+    captured = sum(op.us for op in again.ops if op.kind == "memory-bound")
+    assert sum(g.eager_us for g in again.groups) <= captured * (1 + 1e-9)
+
+
+class Restless(nn.Module):
+    """Another graph from the third call on; then another constant at each call, until Dynamo stops compiling."""
+
+    def __init__(self, constants: bool) -> None:
+        super().__init__()
+        self.calls, self.constants = 0, constants
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.constants:
+            return torch.relu(x * float(self.calls)) + 1
+        return torch.softmax(torch.relu(x) + 1, -1) if self.calls < 3 else torch.tanh(x) * 2
+
+
+@pytest.mark.parametrize("constants", [False, True])
+def test_what_no_step_runs_is_not_measured(constants: bool) -> None:
+    torch._dynamo.reset()
+    restless = profile(Restless(constants).eval(), (torch.randn(64, 64),), rounds=2)
+    for g in restless.groups:
+        assert g.count >= 1
+        assert g.measured_us is None or g.measured_us > 0
+    if restless.groups and all(g.measured_us is None for g in restless.groups):
+        assert any("launched none of the kernels" in why for why in restless.left)
+
+
+def test_a_model_in_training_is_left_as_it_was() -> None:
+    torch._dynamo.reset()
+    norm = nn.Sequential(nn.BatchNorm1d(16), nn.GELU()).train()
+    before = {k: v.clone() for k, v in norm.state_dict().items()}
+    profile(norm, (torch.randn(32, 16),), rounds=2)
+    assert all(torch.equal(v, before[k]) for k, v in norm.state_dict().items())
+
+
+def test_two_subjects_are_two_forecasts(found: Profile) -> None:
+    assert found.subject == f"Block(({ROWS}, {COLS}))"
+    assert dataclasses.replace(found, subject="Other()", id="").id != found.id
+
+
 def test_what_is_slower_is_not_worth_it(found: Profile) -> None:
     """Whatever the forecast says."""
     assert found.saving_us[1] > 0.03 * found.step_us
@@ -180,6 +240,11 @@ def test_what_is_slower_is_not_worth_it(found: Profile) -> None:
         ("mul", "memory-bound"),
         ("cumsum", "memory-bound"),
         ("embedding", "memory-bound"),
+        ("linalg_vector_norm", "memory-bound"),
+        ("_transformer_encoder_layer_fwd", "other"),
+        ("mkldnn_rnn_layer", "other"),
+        ("linalg_eigh", "other"),
+        ("_fft_r2c", "other"),
     ],
 )
 def test_kinds_of_eager_s_ops(name: str, kind: str) -> None:

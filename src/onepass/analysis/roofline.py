@@ -254,7 +254,7 @@ class Roofline:
             "arithmetic_intensity": p.ai,
             "eager_arithmetic_intensity": p.eager_ai,
             "verdict": self.roof.verdict(p.ai),
-            "launch_bound": p.bound_us(self.roof) < self.roof.launch_us,
+            "launch_bound": p.bound_us(self.roof) < self.roof.launch_us if self.roof.launch_us else None,
             "bound_us": {roof.kind: p.bound_us(roof) for roof in self.roofs},
             "eager_bound_us": {roof.kind: p.eager_us(roof) for roof in self.roofs},
             "measured_us": p.measured_us,

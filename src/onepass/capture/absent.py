@@ -14,6 +14,8 @@ from onepass.build import Built, Plan, build, fit
 from onepass.capture.attention import set_aside
 from onepass.capture.backend import boxed, hints, to_aten
 from onepass.capture.normalize import Captured, normalize
+from onepass.device import find, of
+from onepass.errors import NoRoof
 from onepass.ir.cluster import Cluster, Item
 
 
@@ -50,8 +52,13 @@ def generate(
     It is called once, as PyTorch, where its inputs are. What ``torch._dynamo.maybe_mark_dynamic`` was told of the inputs
     holds; all other sizes are constants. Without ``compiled`` no machine code is made.
 
-    Raises: NoSuchArchitecture, NoNvrtc, CompileError; what the function raises.
+    Raises: NoSuchArchitecture, UnknownGpu, NoRoof where the table has no bandwidth, NoNvrtc, CompileError; what the function
+    raises.
     """
+    if of(device).kind != "cuda":
+        device = find(device).name
+        if of(device).kind != "cuda":
+            raise NoRoof(device)
     graphs: list[Graph] = []
 
     def ours(graph: GraphModule, given: Sequence[Any]) -> Callable[..., Any]:

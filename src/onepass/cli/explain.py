@@ -61,6 +61,7 @@ def explain(
 
 def _records(report: Any) -> dict[str, dict[str, Any]]:
     """What a gate judges, by kernel; rates where it was timed, and where a roof of the device is known."""
+    from onepass.analysis.roofline import MOST_OF_ROOF
     from onepass.runtime.calibration import cpu_name, roofs_of
 
     roofs = roofs_of(cpu_name() if report.device == "cpu" else report.device)
@@ -82,7 +83,13 @@ def _records(report: Any) -> dict[str, dict[str, Any]]:
             record["gbps"] = nbytes / k.measured_us / 1000
             if roofs and roofs[-1].kind == "measured":
                 record["roof_gbps"] = roofs[-1].mix_gbps(k.bytes_read / nbytes if nbytes else 0.0)
-                record["attained"] = record["gbps"] / record["roof_gbps"]
+                attained = record["gbps"] / record["roof_gbps"]
+                if attained <= MOST_OF_ROOF:
+                    record["attained"] = attained
+                else:
+                    missing.append(
+                        "It is above the measured roof: its data was in a cache; take larger inputs."
+                    )
             else:
                 missing.append("No measured roof is kept: `onepass calibrate` measures one.")
         found[k.name if k.name not in found else f"{k.name}, kernel {i}"] = {**record, "missing": missing}

@@ -67,7 +67,7 @@ def _place(target: "Target", named: str, run: bool) -> "Roofline":
             report = api.explain(target.function, *target.inputs, run=run)
         name, notes = present[0] if report.device == "cpu" else report.device, []
     known = roofs_of(name)
-    if not known:  # the time model's roof, which the report has too, is no judge of itself
+    if not known and report.kernels:  # the time model's roof, which the report has too, is no judge of itself
         raise NoRoof(name)
     if report.left:
         memory = sum(row.bound == "memory" for row in report.left)
@@ -117,7 +117,7 @@ def _print(output: Output, found: "Roofline") -> None:
     output.console.print(table)
     for roof in found.roofs:
         output.text(f"{roof_words(roof)} ({roof.source})")
-    if found.roof.kind == "datasheet":
+    if found.roofs and found.roof.kind == "datasheet":
         output.text("No measured roof is kept for this device: `onepass calibrate` on it measures one.")
     for note in found.notes:
         output.text(note)

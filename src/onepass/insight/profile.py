@@ -30,15 +30,16 @@ from onepass.ops.table import COMPUTE_BOUND
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.timer import Spread, cold, interleaved, timed
 
-Kind = Literal["matmul", "attention", "memory-bound"]
+Kind = Literal["matmul", "attention", "memory-bound", "other"]
 
 # Passes over a graph op by op: a median of five is steady to some per cent.
 PASSES = 5
 # The widest a forecast may be: its larger end twice the smaller.
 WIDEST = 2.0
-# How far from a kernel's time its forecast is expected to be, either way: what is asked of the time model for nine kernels
-# in ten (benchmarks/cases.toml), and as much for the stream kernels that stand in for it on a CPU.
-MARGIN = 1.25
+# How far from a kernel's time its forecast is expected to be: what is asked of the time model for nine kernels in ten
+# (benchmarks/cases.toml), and as much for the stream kernels that stand in for it on a CPU. Faster still it is where the
+# kernel before left its result in the last cache: that cache's bandwidth is about half as much again as memory's.
+SLOWER, FASTER = 1.25, 1.5
 # Two measurements of one small kernel differ by as much, on a GPU. Units: µs.
 RESOLUTION_US = 2.0
 # A model that fusing makes less than this much faster is not worth the compilation.
@@ -102,7 +103,8 @@ class Group:
             return f"as forecast, within {RESOLUTION_US:g} µs a launch: smaller than can be measured"
         if self.saved_us > most:
             return "more: the kernel is faster than a stream of as many bytes: they stay in a cache"
-        rate, forecast = (self.fused_bytes / us / 1e3 for us in (self.measured_us, self.fused_us[1]))
+        slowest = self.eager_us - self.saving_us[0]
+        rate, forecast = (self.fused_bytes / us / 1e3 for us in (self.measured_us, slowest))
         return f"less: the kernel moves {rate:.0f} GB/s, the forecast was {forecast:.0f} or more"
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,12 +159,13 @@ class Profile:
     groups: tuple[Group, ...]
     contenders: tuple[Contender, ...]
     left: tuple[str, ...]  # why graphs stay with PyTorch
+    subject: str = ""  # what was profiled, with the shapes of its inputs
     id: str = field(default="")
     report: Report | None = field(default=None, repr=False)  # the plan, its kernels with what they took
 
     def __post_init__(self) -> None:
         forecast = [[g.kernel, g.count, g.eager_bytes, g.fused_bytes, *g.saving_us] for g in self.groups]
-        digest = hashlib.sha256(json.dumps([self.device, forecast]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([self.subject, self.device, forecast]).encode()).hexdigest()
         object.__setattr__(self, "id", self.id or digest[:12])
 
     def contender(self, name: str) -> Contender:
@@ -200,9 +203,8 @@ class Profile:
 
     @property
     def worth_it(self) -> bool:
-        """Whether a step gets noticeably faster: by the forecast, and as measured where it was."""
-        faster = not self.contenders or self.ratio >= 1 + WORTH
-        return faster and self.saving_us[1] >= WORTH * self.step_us
+        """Whether a step gets noticeably faster: as measured or, before that, by the forecast."""
+        return self.ratio >= 1 + WORTH if self.contenders else self.saving_us[1] >= WORTH * self.step_us
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form, schema onepass.profile/1."""
@@ -228,13 +230,21 @@ class Profile:
 
 
 @dataclass
+class Recorded:
+    """A graph of ATen ops that was compiled, what it was first called with, and how often a step calls it."""
+
+    graph: GraphModule
+    compiled: Compiled
+    arguments: list[Any] = field(default_factory=list)
+    calls: int = 0
+
+
+@dataclass
 class Recording(Backend):
-    """A back end that keeps each graph of ATen ops it compiled, what it was first called with, and how often."""
+    """A back end that keeps each graph of ATen ops it compiled."""
 
     repeatable: bool = True  # a kernel is timed where it stands
-    graphs: list[GraphModule] = field(default_factory=list)
-    arguments: list[list[Any]] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
+    recorded: list[Recorded] = field(default_factory=list)
 
     def inference(
         self, graph: GraphModule, inputs: Sequence[Any], options: Options, made: list[Compiled]
@@ -244,19 +254,24 @@ class Recording(Backend):
         run = super().inference(graph, inputs, options, made)
         if len(made) == before:
             return run
-        at = len(self.graphs)
-        self.graphs.append(kept)
-        self.arguments.append([])
-        self.calls.append(0)
+        record = Recorded(kept, made[-1])
+        self.recorded.append(record)
 
         def take(arguments: list[Any]) -> Any:
-            self.calls[at] += 1
-            if not self.arguments[at]:
-                self.arguments[at] = list(arguments)
+            record.calls += 1
+            if not record.arguments:
+                record.arguments = list(arguments)
             return run(arguments)
 
         take._boxed_call = True  # type: ignore[attr-defined]
         return take
+
+    def of_a_step(self, step: Callable[[], Any]) -> tuple[Recorded, ...]:
+        """Runs a step, and gives the graphs that run in it."""
+        for record in self.recorded:
+            record.calls = 0
+        step()
+        return tuple(replace(record) for record in self.recorded if record.calls)
 
 
 def profile(
@@ -272,37 +287,72 @@ def profile(
     Without gradients. ``told`` hears what is being done, ``made`` gets the forecast before any kernel is timed.
     """
     device = _device(inputs, model)
+    buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
+    before = [b.clone() for b in buffers]  # a model in training counts its steps
     with torch.no_grad():
-        told("onepass: compiling")
-        backend = Recording()
-        compiled = torch.compile(model, backend=backend)
-        run = {"eager": partial(model, *inputs), "onepass": partial(compiled, *inputs)}
-        first = {"eager": timed(run["eager"], device)[1], "onepass": timed(run["onepass"], device)[1]}
-        for name in others:
-            told(f"{name}: compiling")
-            other = torch.compile(model, backend=name)
-            run[name] = partial(other, *inputs)
-            first[name] = timed(run[name], device)[1]
-        told("eager, op by op")
-        foreseen = _forecast(backend, run, device, rounds)
-        made(foreseen)
-        told("kernels where they stand")
-        measured = measure(foreseen.groups, backend, run["onepass"], device)
-        told("whole steps in turn")
-        steps = interleaved(run, rounds, device)
-        contenders = tuple(
-            Contender(name, Spread.of([s * 1e6 for s in steps[name]]), first[name], _peak(run[name], device))
-            for name in run
-        )
+        try:
+            return _profile(model, inputs, device, others, rounds, told, made)
+        finally:
+            for buffer, was in zip(buffers, before, strict=True):
+                buffer.copy_(was)
+
+
+def _profile(
+    model: Callable[..., Any],
+    inputs: Sequence[Any],
+    device: torch.device,
+    others: Sequence[str],
+    rounds: int,
+    told: Callable[[str], None],
+    made: Callable[[Profile], Any],
+) -> Profile:
+    told("onepass: compiling")
+    backend = Recording()
+    compiled = torch.compile(model, backend=backend)
+    run = {"eager": partial(model, *inputs), "onepass": partial(compiled, *inputs)}
+    first = {"eager": timed(run["eager"], device)[1], "onepass": timed(run["onepass"], device)[1]}
+    for name in others:
+        told(f"{name}: compiling")
+        other = torch.compile(model, backend=name)
+        run[name] = partial(other, *inputs)
+        first[name] = timed(run[name], device)[1]
+    told("eager, op by op")
+    graphs = backend.of_a_step(run["onepass"])
+    foreseen = replace(
+        _forecast(graphs, run["eager"], device, rounds), subject=_subject(model, inputs), id=""
+    )
+    foreseen = replace(foreseen, left=tuple(backend.left))
+    made(foreseen)
+    told("kernels where they stand")
+    measured = measure(foreseen.groups, graphs, run["onepass"], device)
+    if foreseen.groups and all(g.measured_us is None for g in measured):
+        foreseen = replace(foreseen, left=(*foreseen.left, NOT_RUN))
+    told("whole steps in turn")
+    steps = interleaved(run, rounds, device)
+    contenders = tuple(
+        Contender(name, Spread.of([s * 1e6 for s in steps[name]]), first[name], _peak(run[name], device))
+        for name in run
+    )
     step_us = contenders[0].step_us.median
-    told_of = _report(backend, measured)
+    told_of = _report(graphs, foreseen.left, measured)
     return replace(foreseen, groups=measured, contenders=contenders, step_us=step_us, report=told_of)
 
 
-def _report(backend: Recording, groups: Sequence[Group]) -> Report:
+# Why nothing was measured: Dynamo compiles a function a few times and then leaves it to eager.
+NOT_RUN = (
+    "a later step launched none of the kernels: the model is compiled anew at each step, until Dynamo stops"
+)
+
+
+def _subject(model: Callable[..., Any], inputs: Sequence[Any]) -> str:
+    name = getattr(model, "__qualname__", type(model).__qualname__)
+    return f"{name}({', '.join(str(tuple(x.shape)) for x in inputs if isinstance(x, torch.Tensor))})"
+
+
+def _report(graphs: Sequence[Recorded], left: Sequence[str], groups: Sequence[Group]) -> Report:
     """The plans as `explain` has them, each kernel with what a launch of its group took."""
-    plans = [program.plan for program in backend.compiled]
-    found = report(plans, [[] for _ in plans], [f"{STAYS}{why}" for why in backend.left])
+    plans = [graph.compiled.plan for graph in graphs]
+    found = report(plans, [[] for _ in plans], [f"{STAYS}{why}" for why in left])
     keys = [(k.name, k.rows, k.cols, k.dtypes, k.bytes_read + k.bytes_written) for k in found.kernels]
     group = dict(zip(dict.fromkeys(keys), groups, strict=True))
     took = [None if g.measured_us is None else g.measured_us / g.count for g in (group[key] for key in keys)]
@@ -313,19 +363,16 @@ def _report(backend: Recording, groups: Sequence[Group]) -> Report:
 
 
 def _forecast(
-    backend: Recording, run: Mapping[str, Callable[[], Any]], device: torch.device, rounds: int
+    graphs: Sequence[Recorded], eager: Callable[[], Any], device: torch.device, rounds: int
 ) -> Profile:
-    backend.calls[:] = [0] * len(backend.calls)
-    run["onepass"]()
     ops = [
-        {name: replace(op, us=op.us * calls) for name, op in op_times(graph, given, device).items()}
-        for graph, given, calls in zip(backend.graphs, backend.arguments, backend.calls, strict=True)
+        {name: replace(op, us=op.us * g.calls) for name, op in op_times(g.graph, g.arguments, device).items()}
+        for g in graphs
     ]
-    groups = tuple(forecasts(backend.compiled, ops, backend.calls, device))
-    step_us = 1e6 * statistics.median(timed(run["eager"], device)[1] for _ in range(rounds))
+    groups = tuple(forecasts(graphs, ops, device))
+    step_us = 1e6 * statistics.median(timed(eager, device)[1] for _ in range(rounds))
     flat = tuple(op for graph in ops for op in graph.values())
-    busy = busy_us(run["eager"], device)
-    return Profile(_name(backend, device), busy, step_us, flat, groups, (), tuple(backend.left))
+    return Profile(_name(graphs, device), busy_us(eager, device), step_us, flat, groups, (), ())
 
 
 def _device(inputs: Sequence[Any], model: Any) -> torch.device:
@@ -334,8 +381,8 @@ def _device(inputs: Sequence[Any], model: Any) -> torch.device:
     return tensors[0].device if tensors else torch.device("cpu")
 
 
-def _name(backend: Recording, device: torch.device) -> str:
-    names = dict.fromkeys(k.device.name for program in backend.compiled for k in program.plan.kernels)
+def _name(graphs: Sequence[Recorded], device: torch.device) -> str:
+    names = dict.fromkeys(k.device.name for graph in graphs for k in graph.compiled.plan.kernels)
     return ", ".join(names) or str(device)
 
 
@@ -366,11 +413,26 @@ def op_times(graph: GraphModule, arguments: Sequence[Any], device: torch.device)
 
 
 def _pass(graph: GraphModule, arguments: Sequence[Any], device: torch.device) -> dict[str, float]:
+    arguments = _unshared(graph, arguments)
     if device.type == "cpu":
         clocked = _Clocked(graph)
         clocked.run(*arguments)
         return clocked.us
     return _cuda_pass(graph, arguments)
+
+
+def _unshared(graph: GraphModule, arguments: Sequence[Any]) -> list[Any]:
+    """The arguments with copies of those that the graph writes to: they are the user's."""
+    written = {
+        n.args[0]
+        for n in graph.graph.nodes
+        if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable and n.args
+    }
+    places = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    return [
+        x.clone() if n in written and isinstance(x, torch.Tensor) else x
+        for n, x in zip(places, arguments, strict=True)
+    ]
 
 
 class _Clocked(Interpreter):
@@ -458,11 +520,19 @@ _COMPUTE = re.compile(
 )
 
 
+# Neither arithmetic that is one matmul nor memory alone: whole layers as one op, recurrences, transforms, solvers, sorting.
+_OTHER = re.compile(
+    r"_fwd$|rnn|lstm|(?:^|_)gru|fft|linalg_(?!vector_norm)|eig|svd|cholesky|solve|sort|topk|unique|cdist|bilinear"
+)
+
+
 def kind_of_name(name: str) -> Kind:
     """What an ATen op spends its time on, by its name: ``aten::addmm``, with or without an overload."""
     name = name.removeprefix("aten::").partition(".")[0]
     if "attention" in name:
         return "attention"
+    if _OTHER.search(name):
+        return "other"
     return "matmul" if _COMPUTE.search(name) else "memory-bound"
 
 
@@ -484,28 +554,28 @@ def _target(node: Node) -> str:
 
 
 def forecasts(
-    programs: Sequence[Compiled],
-    ops: Sequence[dict[str, OpTime]],
-    calls: Sequence[int],
-    device: torch.device,
+    graphs: Sequence[Recorded], ops: Sequence[dict[str, OpTime]], device: torch.device
 ) -> Iterator[Group]:
     """What fusing should save, before any kernel has been timed; equal kernels of all layers together.
 
     A kernel takes about what the time model says (`plan/predict.py`) or, on a CPU, what a stream kernel with as many bytes
-    takes here; at most its bytes at the rate at which eager's ops move theirs. ``ops`` are a step's, ``calls`` how often
-    each program runs in it.
+    takes here; at most its bytes at the rate at which eager's ops move theirs. ``ops`` are those of a step.
     """
     groups: dict[Any, Group] = {}
-    for program, times, count in zip(programs, ops, calls, strict=True):
-        plan = program.plan
+    gap = 0.0 if device.type == "cpu" else gap_us(device)
+    for graph, times in zip(graphs, ops, strict=True):
+        plan, count = graph.compiled.plan, graph.calls
         eager = {op.name: eager_bytes(op, plan.hints) for op in memory_bound(plan.program.eager)}
+        unspent = dict(
+            times
+        )  # an op that several kernels compute again counts for the first, as its bytes do
         for built, row in zip(plan.kernels, kernel_rows(plan, []), strict=True):
             inside = [n for n in ops_inside(built.cluster) if n in eager]
-            spent = sum(times[n].us for n in inside if n in times)
+            spent = sum(unspent.pop(n).us for n in inside if n in unspent)
             moved = row.bytes_read + row.bytes_written
-            about = stream_us(moved, device) if device.type == "cpu" else built.predicted_us
-            as_eager = moved * spent / row.eager_bytes / max(1, count) if row.eager_bytes else 0.0
-            fused = count * about / MARGIN, count * max(about * MARGIN, as_eager)
+            about = stream_us(moved, device) if device.type == "cpu" else built.predicted_us - gap
+            as_eager = moved * spent / row.eager_bytes / count if row.eager_bytes else 0.0
+            fused = count * about / FASTER, count * max(about * SLOWER, as_eager)
             sizes = count * row.eager_bytes, count * moved
             group = Group(row.name, row.ops, count, *sizes, spent, fused)
             key = (row.name, row.rows, row.cols, row.dtypes, moved)
@@ -524,6 +594,17 @@ def _together(one: Group, other: Group) -> Group:
     )
 
 
+def gap_us(device: torch.device) -> float:
+    """What the time model counts of a small kernel that the profiler does not: the gap to the one before. Units: µs."""
+    backend = Recording()
+    small = torch.ones(64, 1024, device=device)
+    step = partial(torch.compile(torch.relu, backend=backend), small)
+    step()
+    passes = [_kernel_pass(backend.compiled, step, device) for _ in range(PASSES + 1)][1:]
+    (built,) = (k for program in backend.compiled for k in program.plan.kernels)
+    return max(0.0, built.predicted_us - statistics.median(sum(times.values()) for times in passes))
+
+
 def stream_us(nbytes: int, device: torch.device) -> float:
     """What a copy or an addition that moves so many bytes takes, the quicker, as warm as one leaves them for the next."""
     halves = [torch.ones(max(1, nbytes // 8), device=device) for _ in range(2)]
@@ -536,15 +617,16 @@ def stream_us(nbytes: int, device: torch.device) -> float:
 
 
 def measure(
-    forecast: Sequence[Group], backend: Recording, step: Callable[[], Any], device: torch.device
+    forecast: Sequence[Group], graphs: Sequence[Recorded], step: Callable[[], Any], device: torch.device
 ) -> tuple[Group, ...]:
     """The groups with what their kernels took in a step, measured as the ops were: the median of `PASSES` passes."""
-    passes = [_kernel_pass(backend.compiled, step, device) for _ in range(PASSES + 1)][1:]
+    programs = [graph.compiled for graph in graphs]
+    passes = [_kernel_pass(programs, step, device) for _ in range(PASSES + 1)][1:]
     took: dict[Any, float | None] = {}
-    for at, program in enumerate(backend.compiled):
+    for at, program in enumerate(programs):
         for name, row in zip(program.launchers, kernel_rows(program.plan, []), strict=True):
             key = (row.name, row.rows, row.cols, row.dtypes, row.bytes_read + row.bytes_written)
-            samples = [times.get((at, name), 0.0) for times in passes]
+            samples = [times.get((at, name), math.inf) for times in passes]
             known = took.get(key, 0.0)
             lost = known is None or math.inf in samples
             took[key] = None if lost else (known or 0.0) + statistics.median(samples)

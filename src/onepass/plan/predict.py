@@ -16,7 +16,7 @@ from onepass.analysis.resources import Resources
 from onepass.analysis.roofline import ISSUED_LANES
 from onepass.analysis.traffic import Traffic, number
 from onepass.device import Device, limits_of
-from onepass.ir.kernel import Kernel
+from onepass.ir.kernel import Compute, IotaValue, Kernel
 from onepass.ir.symbol import product
 from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
@@ -34,6 +34,10 @@ CYCLES_ALONE = 2
 IN_FLIGHT = 4
 # The share of the last cache that rows may fill and be found there again: the rest holds what is written.
 KEPT_SHARE = 0.5
+# Of a card whose last cache is not in the table: an A100's.
+L2_UNKNOWN_BYTES = 40 << 20
+# Lane instructions more for an operation of 64-bit integers, and for a position that is one: a product and a sum.
+WIDE, POSITION = 2, 6
 # From asking an idle device's memory to having it, where that was not measured. An A100 takes 0.3 µs, an H100 0.5.
 WAIT_US = 0.5
 
@@ -80,14 +84,26 @@ def predicted_us(
         return rates.start_us + _longest(work, rates)
     walk = _walk(kernel, schedule, work, hints)
     blocks_at_once = device.units * _resident(schedule, walk, device, resources)
-    if walk.loops > 1 and walk.row_bytes * min(walk.blocks, blocks_at_once) > KEPT_SHARE * device.l2_bytes:
+    cache_bytes = device.l2_bytes or L2_UNKNOWN_BYTES
+    if walk.loops > 1 and walk.row_bytes * min(walk.blocks, blocks_at_once) > KEPT_SHARE * cache_bytes:
         work = replace(work, read_bytes=walk.loops * work.read_bytes)
-    work = replace(work, instructions=work.instructions + walk.threads * walk.index_instructions)
+    integers = number(product(kernel.outer), hints) * number(kernel.cols, hints) * _wide(kernel)
+    added = walk.threads * walk.index_instructions + integers * number(kernel.inner, hints)
+    work = replace(work, instructions=work.instructions + added)
     cycles_a_us = 1e3 * rates.issue_giops / device.units / ISSUED_LANES
     alone = work.instructions / max(1, walk.threads) / walk.trips * CYCLES_ALONE / cycles_a_us
     waves = max(1.0, walk.blocks / blocks_at_once)
     waiting = waves * walk.trips * rates.wait_us if walk.trips > 1 else 0.0
     return rates.start_us + alone + max(_longest(work, rates), waiting)
+
+
+def _wide(kernel: Kernel) -> int:
+    """Lane instructions an element of 64-bit integers that the work's count, of one each, leaves out."""
+    return sum(
+        POSITION if isinstance(s, IotaValue) else WIDE * (isinstance(s, Compute) and s.kind == "int")
+        for loop in kernel.loops
+        for s in loop.body
+    )
 
 
 def _longest(work: Traffic, rates: Rates) -> float:
@@ -144,6 +160,6 @@ def _resident(schedule: Schedule, walk: _Walk, device: Device, resources: Resour
     """Blocks of a kernel on a multiprocessor."""
     registers = resources.registers if resources else 32
     shared = resources.shared_bytes if resources else 0
-    dynamic = schedule.shared_bytes if isinstance(schedule, RowSchedule) else 0
-    found = resident(limits_of(device.arch), walk.block_threads, max(1, registers), max(shared, dynamic))
+    shared += schedule.shared_bytes if isinstance(schedule, RowSchedule) else 0
+    found = resident(limits_of(device.arch), walk.block_threads, max(1, registers), shared)
     return max(1, found.blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -88,11 +89,17 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any]) -> Calibration:
-        """Read what `to_dict` gave. Raises: KeyError, TypeError, ValueError for anything else."""
+        """Read what `to_dict` gave. Raises: KeyError, TypeError, ValueError for anything else, a rate that is none too."""
         if kept["schema"] != SCHEMA:
             raise ValueError(kept["schema"])
         fields = {k: v for k, v in kept.items() if k != "schema"}
-        return cls(**{**fields, "memory": tuple(MemoryRoof(**m) for m in kept["memory"])})
+        found = cls(**{**fields, "memory": tuple(MemoryRoof(**m) for m in kept["memory"])})
+        rates = (found.fp32_gflops, found.best_gbps, *(m.gbps for m in found.memory), found.launch_us)
+        if not all(0 < rate < math.inf for rate in rates) or not all(
+            0 <= us < math.inf for us in (found.start_us, found.wait_us)
+        ):
+            raise ValueError("a rate that is none")
+        return found
 
 
 def rates_of(device: Device) -> Rates:
@@ -112,9 +119,10 @@ def path_of(device: str) -> Path:
 def kept(device: str) -> Calibration | None:
     """The roofs measured for a device by this user on this machine, or None."""
     try:
-        return Calibration.from_dict(json.loads(path_of(device).read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+        found = Calibration.from_dict(json.loads(path_of(device).read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    return found if found.device == device else None
 
 
 def keep(found: Calibration) -> Path:
