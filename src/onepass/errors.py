@@ -99,10 +99,23 @@ class NoRoof(OnepassError):
     name: str
 
     def what(self) -> str:
-        return f"no roof is known for {self.name}: it is no GPU of the table, and was not measured here"
+        return f"no roof is known for {self.name}: the table of GPUs has no bandwidth of it, and it was not measured here"
 
     def advice(self) -> str:
         return "Measure it with `onepass calibrate`, or name a GPU of `onepass devices` with --device."
+
+
+@dataclass(eq=False)
+class NotCalibrated(OnepassError):
+    """A device whose roofs were to be shown, and were never measured."""
+
+    name: str
+
+    def what(self) -> str:
+        return f"the roofs of {self.name} were not measured here"
+
+    def advice(self) -> str:
+        return "Measure them: `onepass calibrate`, without --show."
 
 
 @dataclass(eq=False)

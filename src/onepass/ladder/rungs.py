@@ -208,6 +208,10 @@ def _rung(raw: Mapping[str, Any]) -> Rung:
 def _check(ladder: Ladder) -> None:
     """Raises: ValueError for what no later stage could make sense of."""
     names = [r.name for r in ladder.rungs]
+    if twice := [n for n in dict.fromkeys(names) if names.count(n) > 1]:
+        raise ValueError(f"two rungs are named {twice[0]}")
+    if not (ladder.rungs and ladder.data):
+        raise ValueError("it needs a rung, and data for it")
     for i, rung in enumerate(ladder.rungs):
         if rung.below and rung.below not in names[:i]:
             raise ValueError(f"rung {rung.name}: {rung.below!r} is no rung before it")
