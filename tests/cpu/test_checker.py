@@ -120,8 +120,11 @@ BROKEN = {
     "online_softmax.cu": ("others * __expf(other - next)", "others", "wrong-result"),
     "transpose_padded.cu": ("to_row + j < cols && ", "", "unwritten-shared"),
     "histogram.cu": ("atomicAdd(&local[x[i]], 1)", "local[x[i]] += 1", "shared-race"),
-    "half_warps.cu": ("lane < 16 ? 0x0000ffffu : 0xffff0000u", "0xffffffffu", "missing-lane"),
+    "half_warps.cu": ("lane < 16 ? 0x0000ffffu : 0xffff0000u", "0x0000ffffu", "missing-lane"),
     "unused_lanes_outside_mask.cu": ("offset = 8", "offset = 16", "missing-lane"),
+    "block_of_48_threads.cu": ("offset = 8", "offset = 16", "missing-lane"),
+    "barrier_after_return.cu": ("  __syncthreads();\n", "", "shared-race"),
+    "leaves_while_others_wait.cu": ("    return;\n", "", "missing-lane"),
     "float4_scale.cu": ("n / 4", "n / 4 + 1", "out-of-bounds"),
     "half2_softmax.cu": ("x + blockIdx.x * cols)", "x + blockIdx.x * cols + 1)", "misaligned"),
     "double_buffered.cu": ("    __syncthreads();\n  }\n  if", "  }\n  if", "shared-race"),
@@ -144,7 +147,7 @@ BROKEN = {
     "syncwarp_in_two_branches.cu": (
         "x[threadIdx.x];\n    __syncwarp();\n  }\n",
         "x[threadIdx.x];\n  }\n",
-        "missing-lane",
+        "shared-race",
     ),
 }
 
