@@ -369,7 +369,7 @@ class KernelFault(OnepassError):
     lines: tuple[tuple[int, str], ...]  # numbers and texts of source lines, innermost first; empty if unknown
     hint: str
     other_lines: tuple[tuple[int, str], ...] = ()  # where the second thread was
-    undefined: bool = False  # a shuffle read a lane outside its mask: wrong only if the value is used
+    undefined: bool = False  # a shuffle read a lane that is not there: wrong only if the value is used
     suspect: bool = False  # an atomic beside a plain read: wrong only if results depend on the order
 
     def what(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -286,3 +287,58 @@ def test_rungs_have_names_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "rungs.toml").write_text(text.replace('name = "s2"', 'name = "s1"'))
     with pytest.raises(BadLadder, match="two rungs are named s1"):
         load(tmp_path)
+
+
+# docs/ladder/new.md
+
+PAGE = Path(__file__).parents[2] / "docs" / "ladder" / "new.md"
+
+
+def written(folder: Path) -> Path:
+    """The ladder that the page writes out, as files."""
+    blocks = re.findall(r"`scale/([\w.]+)`:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for name, text in blocks:
+        (folder / name).write_text(text)
+    assert [name for name, _ in blocks] == ["rungs.toml", "reference.py", "a1.cu", "a2.cu"]
+    return folder
+
+
+def test_the_pages_ladder_is_one(tmp_path: Path) -> None:
+    """Followed word by word: compiled and run, each rung right, both at several row lengths."""
+    ladder = load(written(tmp_path))
+    seen = study(ladder, named("H200"), 65536, [256, 1024], on_device=False)
+    assert ladder.title == tmp_path.name and not seen.surprises
+    assert [e.rung.name for e in seen.entries if e.fit and e.predicted] == ["a1", "a2", "a1", "a2"]
+    assert study(ladder, named("H200"), 64, [6], on_device=False).entries[1].skipped
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('[predictions]\ndevice = "NVIDIA H200"\nrows = 65536\n', "", "no [predictions]"),
+        ('because = "there is nothing to compare it with"\n', "", "rung a1 has no because"),
+        ('changed = "the start', 'chnaged = "the start', "'chnaged' is not known; near it: changed"),
+        ("[[data]]", "[[date]]", "it has no data"),
+        ('outputs = { y = "full" }', 'outputs = { y = "row" }', "one output, of extent full"),
+        (
+            'launches = [{ kernel = "scale", arguments = ["x", "y"], grid = "cdiv(rows * cols, 256)", block = "256" }]',
+            "",
+            "a1 has no launches",
+        ),
+        ("deviation = 1.0", "", "[[data]] has no deviation"),
+    ],
+)
+def test_a_list_that_lacks_something_says_what(before: str, after: str, said: str, tmp_path: Path) -> None:
+    path = written(tmp_path) / "rungs.toml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(BadLadder) as caught:
+        load(tmp_path)
+    assert said in str(caught.value)
+
+
+def test_a_rung_that_is_skipped_does_not_widen_the_table(fixed: Callable[..., None]) -> None:
+    fixed()
+    report = Report(study(LADDERS["softmax"], named("H200"), 64, [6], on_device=False))
+    skipped = next(e for e in report.study.entries if e.skipped)
+    assert report.row(skipped)[1] == "skipped" and skipped.skipped in report.sentence(skipped)

@@ -287,7 +287,7 @@ class Report:
     def row(self, entry: Studied) -> list[str]:
         """One rung of the table, a text a column."""
         if entry.skipped:
-            return [entry.rung.name, self.say("skipped", why=entry.skipped), *[""] * (len(self.header()) - 2)]
+            return [entry.rung.name, self.say("skipped"), *[""] * (len(self.header()) - 2)]
         last, counts, us = entry.compiled[-1], entry.counts, entry.us
         gbps = entry.ideal_bytes / us / 1e3 if us else None
         relative = self.study.relative(entry)
