@@ -58,7 +58,9 @@ def table(ladder: str, language: str) -> str:
     if not path.is_file():
         return words["none"]
     found = json.loads(path.read_text())
-    rows = [row(r, words) for r in found["results"] if r["measured"] and not r["measured"]["void"]]
+    sound = [r for r in found["results"] if r["measured"] and not r["measured"]["void"]]
+    times = {(r["rung"], r["cols"]) for r in sound}
+    rows = [row(r, words, (r["below"], r["cols"]) in times) for r in sound]
     rows.sort(key=lambda cells: int(cells[1]))
     about = words["about"].format(
         device=found["device"]["name"],
@@ -71,8 +73,10 @@ def table(ladder: str, language: str) -> str:
     return f"{about}\n\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def row(result: dict[str, Any], words: dict[str, str]) -> list[str]:
-    m, stated, relative = result["measured"], result["stated_relative"], result["relative"]
+def row(result: dict[str, Any], words: dict[str, str], comparable: bool) -> list[str]:
+    """The cells of a row; `comparable` is whether the rung below has a time that counts."""
+    m, stated = result["measured"], result["stated_relative"]
+    relative = result["relative"] if comparable else None
     near = ""
     if stated and relative:
         near = "near" if abs(relative / stated - 1) <= 0.1 else "more" if relative > stated else "less"

@@ -99,10 +99,23 @@ class NoRoof(OnepassError):
     name: str
 
     def what(self) -> str:
-        return f"no roof is known for {self.name}: it is no GPU of the table, and was not measured here"
+        return f"no roof is known for {self.name}: the table of GPUs has no bandwidth of it, and it was not measured here"
 
     def advice(self) -> str:
         return "Measure it with `onepass calibrate`, or name a GPU of `onepass devices` with --device."
+
+
+@dataclass(eq=False)
+class NotCalibrated(OnepassError):
+    """A device whose roofs were to be shown, and were never measured."""
+
+    name: str
+
+    def what(self) -> str:
+        return f"the roofs of {self.name} were not measured here"
+
+    def advice(self) -> str:
+        return "Measure them: `onepass calibrate`, without --show."
 
 
 @dataclass(eq=False)
@@ -370,7 +383,7 @@ class KernelFault(OnepassError):
     lines: tuple[tuple[int, str], ...]  # numbers and texts of source lines, innermost first; empty if unknown
     hint: str
     other_lines: tuple[tuple[int, str], ...] = ()  # where the second thread was
-    undefined: bool = False  # a shuffle read a lane outside its mask: wrong only if the value is used
+    undefined: bool = False  # a shuffle read a lane that is not there: wrong only if the value is used
     suspect: bool = False  # an atomic beside a plain read: wrong only if results depend on the order
 
     def what(self) -> str:

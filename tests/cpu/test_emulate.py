@@ -122,10 +122,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # name: (fault, body, text of the f
         "piece<16>::store",
     ),
     "float at an odd address": ("misaligned", "*(float*)((char*)a.x + 2) = 1.0f;", "+ 2"),
-    "barrier in a branch": ("barrier-divergence", "if (threadIdx.x < 40) __syncthreads();", "__syncthreads"),
-    "barrier after some left": (
+    "barrier in a branch": (
         "barrier-divergence",
-        "if (threadIdx.x == 63) return;\n__syncthreads();",
+        "if (threadIdx.x < 40)\n__syncthreads();\na.x[0] = 1;\n__syncthreads();",
         "__syncthreads",
     ),
     "two barriers that never meet": (
@@ -135,7 +134,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # name: (fault, body, text of the f
     ),
     "shuffle in a branch": (
         "missing-lane",
-        "if (threadIdx.x % 32 < 16) a.x[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);",
+        "if (threadIdx.x % 32 < 16) a.x[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);\n__syncthreads();",
         "__shfl_xor",
     ),
     "shuffle by a lane not in its mask": (
@@ -146,6 +145,11 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # name: (fault, body, text of the f
     "shuffle from a lane not in the mask": (
         "missing-lane",
         "if (threadIdx.x % 32 < 16) a.x[threadIdx.x] = __shfl_sync(0xffffu, 1.0f, 20);",
+        "__shfl_sync",
+    ),
+    "shuffle from a lane that has returned": (
+        "missing-lane",
+        "if (threadIdx.x % 32 >= 20) return;\na.x[threadIdx.x] = __shfl_sync(0xffffffffu, 1.0f, 20);",
         "__shfl_sync",
     ),
     "lanes at different shuffles": (

@@ -239,15 +239,28 @@ def test_a_table_is_made_of_measured_rows(tmp_path: Path, monkeypatch: pytest.Mo
         "of_roof": 0.955,
         "void": None,
     }
-    result = {"rung": "v5", "cols": 1024, "measured": measured, "stated_relative": 1.1, "relative": 1.31}
+    result = {
+        "rung": "v5",
+        "cols": 1024,
+        "measured": measured,
+        "below": "v4",
+        "stated_relative": 1.1,
+        "relative": 1.31,
+    }
+    below = {**result, "rung": "v4", "below": "v3", "relative": None}
     unmeasured = {**result, "rung": "v1", "measured": None}
+    void = {**result, "rung": "v4", "measured": {**measured, "void": "the result is wrong"}}
     run = {"rounds": 25, "date": "2026-12-01"}
-    document = {"device": {"name": "a GPU"}, "rows": 8, "run": run, "results": [unmeasured, result]}
+    document = {"device": {"name": "a GPU"}, "rows": 8, "run": run, "results": [unmeasured, below, result]}
     (tmp_path / "ladder-fusion.json").write_text(json.dumps(document))
+    (tmp_path / "ladder-layer_norm.json").write_text(json.dumps({**document, "results": [void, result]}))
     monkeypatch.setattr(module, "RESULTS", tmp_path)
     text = module.table("fusion", "en")
     assert "| v5 | 1024 | 131.2 | 4096 | 85% | 95.5% | 1.10 × | 1.31 × | faster |" in text
     assert "| v1 |" not in text and "a GPU, rows = 8" in text
+    # A rung is not compared with one whose time does not count.
+    text = module.table("layer_norm", "en")
+    assert "| v4 |" not in text and "| v5 | 1024 | 131.2 | 4096 | 85% | 95.5% | 1.10 × | – | – |" in text
     assert module.table("softmax", "zh") == "尚未测量。"
 
 

@@ -52,8 +52,8 @@ def generate(
     It is called once, as PyTorch, where its inputs are. What ``torch._dynamo.maybe_mark_dynamic`` was told of the inputs
     holds; all other sizes are constants. Without ``compiled`` no machine code is made.
 
-    Raises: NoSuchArchitecture, UnknownGpu, NoRoof where the table has no bandwidth, NoNvrtc, CompileError; what the function
-    raises.
+    Raises: NoSuchArchitecture, UnknownGpu, NoRoof where the table has no bandwidth, NoNvrtc, CompileError; what the
+    function raises.
     """
     if of(device).kind != "cuda":
         device = find(device).name

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.output import Output
-from onepass.errors import NoRoof, UnknownGpu
+from onepass.errors import NotCalibrated, UnknownGpu
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ def calibrate(
     if show:
         known = calibration.kept(calibration.present(chosen))
         if known is None:
-            raise NoRoof(calibration.present(chosen))
+            raise NotCalibrated(calibration.present(chosen))
         found, path = known, calibration.path_of(known.device)
     else:
         _fits(chosen, stream_mib)

@@ -163,12 +163,20 @@ def _verdict(file: Path, reports: Sequence[CheckReport]) -> str:
     kernel = ", ".join(dict.fromkeys(r.kernel for r in reports))
     tried = f"{len(reports)} case{'s' * (len(reports) > 1)}, {reports[0].orders} orders each"
     failing = [r for r in reports if not r.clean]
-    compared = "" if reports[0].compared else " No reference was given: results were not compared."
+    compared = _compared(reports)
     if not failing:
         return f"{file}: {kernel} is clean in {tried}: no fault found.{compared}"
     count = sum(len(r.faults) for r in failing)
     where = ", ".join(r.case or "the file's launch" for r in failing)
     return f"{file}: {kernel} has {count} fault{'s' * (count > 1)} in {where} ({tried}).{compared}"
+
+
+def _compared(reports: Sequence[CheckReport]) -> str:
+    """A sentence on what nobody gave results for; empty where all were compared."""
+    if not any(r.compared for r in reports):
+        return " No reference was given: results were not compared."
+    left = [f"{n} of {r.case or 'the launch'}" for r in reports for n in r.uncompared]
+    return f" Not compared, for there is no result of it: {', '.join(left)}." if left else ""
 
 
 def _case_text(file: Path, report: CheckReport) -> list[str]:

@@ -158,8 +158,23 @@ ONEPASS_NARROW ONEPASS_2 __highs2half2(ONEPASS_2 a, ONEPASS_2 b) { return {a.y, 
 ONEPASS_NARROW ONEPASS_2 __low2half2(ONEPASS_2 a) { return {a.x, a.x}; }
 ONEPASS_NARROW ONEPASS_2 __high2half2(ONEPASS_2 a) { return {a.y, a.y}; }
 ONEPASS_NARROW bool __hisnan(ONEPASS_1 a) { return a != a; }
-// In double the product of two is exact and the sum is off by 2^-53 at most: one rounding to 16 bits but for ties.
-ONEPASS_NARROW ONEPASS_1 __hfma(ONEPASS_1 a, ONEPASS_1 b, ONEPASS_1 c) { return __builtin_fmaf(a, b, c); }
+// In double the product of two is exact. The sum, and what fp32 leaves of it, are rounded to odd: a last bit that stands for
+// all that is lost keeps the rounding to 16 bits the only one.
+ONEPASS_HOST double onepass_sum_to_odd(double a, double b) {
+  const double sum = a + b, second = sum - a, lost = (a - (sum - second)) + (b - second);
+  const long long bits = __double_as_longlong(sum);
+  if (!(lost < 0 || lost > 0) || bits & 1) return sum;  // NaN where the sum is no number
+  return __longlong_as_double((lost > 0) == (sum > 0) ? bits + 1 : bits - 1);
+}
+ONEPASS_HOST float onepass_float_to_odd(double v) {
+  const float near = float(v);
+  const unsigned bits = __float_as_uint(near);
+  if (near == v || near != near || isinf(near) || bits & 1) return near;
+  return __uint_as_float((near < v) == (v > 0) ? bits + 1 : bits - 1);
+}
+ONEPASS_NARROW ONEPASS_1 __hfma(ONEPASS_1 a, ONEPASS_1 b, ONEPASS_1 c) {
+  return onepass_float_to_odd(onepass_sum_to_odd(double(float(a)) * float(b), float(c)));
+}
 ONEPASS_NARROW ONEPASS_2 __hfma2(ONEPASS_2 a, ONEPASS_2 b, ONEPASS_2 c) {
   return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
 }

@@ -97,7 +97,7 @@ ONEPASS_HOST int __any_sync(unsigned mask, int p, ONEPASS_SITE) {
   return onepass_exchange(mask, exchange_ballot, p != 0, 0, site) != 0;
 }
 ONEPASS_HOST int __all_sync(unsigned mask, int p, ONEPASS_SITE) {
-  return onepass_exchange(mask, exchange_ballot, p != 0, 0, site) == mask;
+  return onepass_exchange(mask, exchange_ballot, p == 0, 0, site) == 0;  // of the lanes that are there, none says no
 }
 ONEPASS_HOST void __threadfence() { onepass_fence(); }
 ONEPASS_HOST void __threadfence_block() { asm volatile("" ::: "memory"); }

@@ -16,12 +16,12 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("shared-race", "put __syncthreads(), or inside a warp __syncwarp(), between the two accesses"),
     (
         "barrier-divergence",
-        "every thread of a block must reach the same __syncthreads(): one that has returned, or waits at another, "
+        "every thread of a block that has not returned must reach the same __syncthreads(): one that waits at another "
         "never comes",
     ),
     (
         "missing-lane",
-        "every lane in the mask must reach the shuffle, and the lane it reads must be in the mask",
+        "every lane in the mask that has not returned must reach the shuffle, and the lane it reads must be in the mask",
     ),
     ("warp-divergence", "lanes of one mask wait in different places: move the collective out of the branch"),
     ("stack-overflow", "the thread needs more than the emulator's 64 KiB of stack: keep arrays smaller"),
@@ -29,8 +29,8 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("trap", "the kernel called __trap()"),
     (
         "missing-lane",
-        "the result depends on what a shuffle gives that reads a lane outside its mask: narrow the shuffle with its "
-        "width argument, or put the lane into the mask",
+        "the result depends on what a shuffle gives that reads a lane outside its mask, or one that has returned: narrow "
+        "the shuffle with its width argument, or keep the lane and put it into the mask",
     ),
     ("out-of-bounds", "the index lies past the array's declared length"),
     (

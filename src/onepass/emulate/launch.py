@@ -293,8 +293,8 @@ class EmulatedKernel:
     ) -> tuple[LaunchReport, tuple[KernelFault, ...]]:
         """As `launch`, but go on after faults that a host survives (races, unwritten shared memory) and return all.
 
-        A shuffle that reads a lane outside its mask gives `garbage`. It is a fault of kind "missing-lane" whose
-        `undefined` is set: whether anybody uses the value shows when two launches differ in `garbage`.
+        A shuffle that reads a lane outside its mask, or one that has returned, gives `garbage`. It is a fault of kind
+        "missing-lane" whose `undefined` is set: whether anybody uses the value shows when two launches differ in `garbage`.
         """
         items = (
             [Buffer.of(n, b) for n, b in buffers.items()] if isinstance(buffers, Mapping) else list(buffers)

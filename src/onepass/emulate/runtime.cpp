@@ -32,6 +32,7 @@ struct Fiber {
   uint32_t mask;     // lanes it waits for
   int32_t source;    // lane it reads
   uint8_t operation;
+  bool from_nobody;  // what the shuffle gave is no lane's
   State state;
   uint8_t depth;        // of calls
   uint64_t callers[4];  // where the outer functions go on
@@ -188,10 +189,18 @@ char* stack_of(unsigned i) { return stacks + guard_bytes + i * stack_bytes; }
 
 unsigned thread_number() { return unsigned(current - fibers); }
 
+Index3 thread_index(unsigned i) {
+  const Index3& n = onepass_block_size;
+  return Index3{i % n.x, i / n.x % n.y, i / (n.x * n.y)};
+}
+
+void go_on_without();
+
 void enter() {
   launch->entry(launch->args);
   current->state = exited;
   --alive;
+  go_on_without();
   to_scheduler();
   __builtin_unreachable();
 }
@@ -230,7 +239,7 @@ uint64_t combine(int operation, uint64_t a, uint64_t b) {
 
 uint64_t result_for(const Fiber& f, const uint64_t* in, uint32_t mask) {
   if (f.operation == exchange_sync) return f.value;
-  if (f.operation == exchange_shuffle) return mask >> f.source & 1 ? in[f.source] : launch->garbage;
+  if (f.operation == exchange_shuffle) return f.from_nobody ? launch->garbage : in[f.source];
   const bool votes = f.operation == exchange_ballot || f.operation == exchange_match;
   uint64_t result = 0;
   bool first = true;
@@ -245,32 +254,43 @@ uint64_t result_for(const Fiber& f, const uint64_t* in, uint32_t mask) {
   return result;
 }
 
-void finish_exchange(unsigned warp, uint32_t mask) {
+// The lanes of a mask that are threads and have not returned: a collective waits for these alone.
+uint32_t live_lanes(unsigned warp, uint32_t mask) {
+  uint32_t live = 0;
+  for (unsigned l = 0; l < 32; ++l)
+    if ((mask >> l & 1) && warp * 32 + l < threads && fibers[warp * 32 + l].state != exited) live |= 1u << l;
+  return live;
+}
+
+void finish_exchange(unsigned warp, uint32_t live) {
   Fiber* lanes = fibers + warp * 32;
   uint64_t in[32];
   for (unsigned l = 0; l < 32; ++l)
-    if (mask >> l & 1) in[l] = lanes[l].value;
+    if (live >> l & 1) in[l] = lanes[l].value;
   for (unsigned l = 0; l < 32; ++l) {
-    if (!(mask >> l & 1)) continue;
+    if (!(live >> l & 1)) continue;
     lanes[l].state = running;
-    lanes[l].value = result_for(lanes[l], in, mask);
+    lanes[l].from_nobody = lanes[l].operation == exchange_shuffle && !(live >> lanes[l].source & 1);
+    lanes[l].value = result_for(lanes[l], in, live);
   }
   ++warp_epoch[warp];
   ++outcome->exchanges;
 }
 
-bool everyone_here(unsigned warp, uint32_t mask, uint64_t pc) {
+// Finishes what lane `f` waits in if all whom it waits for are there.
+bool finish_if_all_are_here(const Fiber& f) {
+  const unsigned warp = unsigned(&f - fibers) / 32;
+  const uint32_t mask = f.mask, live = live_lanes(warp, mask);
   Fiber* lanes = fibers + warp * 32;
-  for (unsigned l = 0; l < 32; ++l) {
-    if (!(mask >> l & 1)) continue;
-    const Fiber& f = lanes[l];
-    if (warp * 32 + l >= threads || f.state == exited) stop(shuffle_missing_lane, 0, 0, pc, int(l));
-    if (f.state != at_warp || f.mask != mask) return false;
-  }
   for (unsigned l = 0; l < 32; ++l)
-    if ((mask >> l & 1) && (lanes[l].operation != current->operation ||
-                            (lanes[l].site != current->site && current->operation != exchange_sync)))
-      stop(warp_divergence, 0, 0, pc, int(l), lanes[l].pc - module_low);
+    if ((live >> l & 1) && (lanes[l].state != at_warp || lanes[l].mask != mask)) return false;
+  for (unsigned l = 0; l < 32; ++l)
+    if ((live >> l & 1) &&
+        (lanes[l].operation != f.operation || (lanes[l].site != f.site && f.operation != exchange_sync))) {
+      onepass_thread = thread_index(unsigned(&f - fibers));
+      stop(warp_divergence, 0, 0, f.pc, int(l), lanes[l].pc - module_low);
+    }
+  finish_exchange(warp, live);
   return true;
 }
 
@@ -278,14 +298,8 @@ bool everyone_here(unsigned warp, uint32_t mask, uint64_t pc) {
 
 uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int source, uint64_t site) {
   const uint64_t pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
-  const unsigned t = thread_number(), lane = t % 32, warp = t / 32;
+  const unsigned lane = thread_number() % 32;
   if (!(mask >> lane & 1)) stop(shuffle_missing_lane, 0, 0, pc, int(lane));
-  // The value is undefined, which is harmless where nobody uses it: the launcher that asked for one fault alone wants
-  // to know anyway, others compare launches with different garbage.
-  if (operation == exchange_shuffle && !(mask >> source & 1)) {
-    if (launch->max_faults == 1) stop(shuffle_missing_lane, 0, 0, pc, source);
-    note(undefined_lane, 0, 0, pc, source);
-  }
   Fiber& f = *current;
   count_step(pc);
   f.site = site;
@@ -294,11 +308,15 @@ uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int sour
   f.mask = mask;
   f.source = source;
   f.operation = uint8_t(operation);
+  f.from_nobody = false;
   f.state = at_warp;
-  if (everyone_here(warp, mask, pc))
-    finish_exchange(warp, mask);
-  else
-    to_scheduler();
+  if (!finish_if_all_are_here(f)) to_scheduler();
+  // The value is undefined, which is harmless where nobody uses it: the launcher that asked for one fault alone wants
+  // to know anyway, others compare launches with different garbage.
+  if (f.from_nobody) {
+    if (launch->max_faults == 1) stop(shuffle_missing_lane, 0, 0, pc, source);
+    note(undefined_lane, 0, 0, pc, source);
+  }
   return f.value;
 }
 
@@ -313,6 +331,25 @@ void compare_ways(const Fiber& f, const Fiber& other) {
       return note(barrier_elsewhere, 0, 0, f.callers[d], int(&other - fibers), other.callers[d] - module_low);
 }
 
+// Lets all go on that wait at the barrier; `f` is the last of them.
+void finish_barrier(const Fiber& f) {
+  uint64_t votes = 0;
+  for (unsigned i = 0; i < threads; ++i) {
+    if (fibers[i].state == exited) continue;
+    if (fibers[i].site != f.site) stop(barrier_divergence, 0, 0, f.pc, int(i), fibers[i].pc - module_low);
+    if (launch->max_faults > 1) compare_ways(f, fibers[i]);
+    votes += fibers[i].value;
+  }
+  for (unsigned i = 0; i < threads; ++i) {
+    if (fibers[i].state == exited) continue;
+    fibers[i].state = running;
+    fibers[i].value = votes;
+  }
+  waiting_at_barrier = 0;
+  ++epoch;
+  ++outcome->barriers;
+}
+
 uint64_t wait_for_all(uint64_t site, uint64_t pc, bool vote) {
   Fiber& f = *current;
   count_step(pc);
@@ -320,24 +357,23 @@ uint64_t wait_for_all(uint64_t site, uint64_t pc, bool vote) {
   f.pc = pc;
   f.value = vote;
   f.state = at_barrier;
-  if (++waiting_at_barrier < threads) {
+  if (++waiting_at_barrier < alive)
     to_scheduler();
-    return f.value;
-  }
-  uint64_t votes = 0;
-  for (unsigned i = 0; i < threads; ++i) {
-    if (fibers[i].site != site) stop(barrier_divergence, 0, 0, f.pc, int(i), fibers[i].pc - module_low);
-    if (launch->max_faults > 1) compare_ways(f, fibers[i]);
-    votes += fibers[i].value;
-  }
-  for (unsigned i = 0; i < threads; ++i) {
-    fibers[i].state = running;
-    fibers[i].value = votes;
-  }
-  waiting_at_barrier = 0;
-  ++epoch;
-  ++outcome->barriers;
-  return votes;
+  else
+    finish_barrier(f);
+  return f.value;
+}
+
+// A thread has returned: since sm_70 nobody waits for it, at a barrier or in its warp.
+void go_on_without() {
+  const unsigned warp = thread_number() / 32;
+  for (unsigned i = warp * 32; i < warp * 32 + 32 && i < threads; ++i)
+    if (fibers[i].state == at_warp) finish_if_all_are_here(fibers[i]);
+  if (!alive || waiting_at_barrier < alive) return;
+  unsigned last = threads - 1;
+  while (fibers[last].state != at_barrier) --last;
+  onepass_thread = thread_index(last);
+  finish_barrier(fibers[last]);
 }
 
 }  // namespace
@@ -654,11 +690,6 @@ void set_shared(Shared& s, void* begin, uint64_t bytes) {
   s = Shared{reinterpret_cast<uintptr_t>(begin), bytes, static_cast<Shadow*>(calloc(bytes ? bytes : 1, sizeof(Shadow)))};
 }
 
-Index3 thread_index(unsigned i) {
-  const Index3& n = onepass_block_size;
-  return Index3{i % n.x, i / n.x % n.y, i / (n.x * n.y)};
-}
-
 void poison(Shared& s) {
   memset(reinterpret_cast<void*>(s.begin), 0xff, s.bytes);  // NaN in every floating type
 }
@@ -668,7 +699,7 @@ int missing_from(const Fiber& f) {
   const unsigned warp = unsigned(&f - fibers) / 32;
   for (unsigned i = 0; i < threads; ++i) {
     const bool asked = f.state == at_barrier || (i / 32 == warp && f.mask >> i % 32 & 1);
-    if (asked && (fibers[i].state != f.state || fibers[i].site != f.site)) return int(i);
+    if (asked && fibers[i].state != exited && (fibers[i].state != f.state || fibers[i].site != f.site)) return int(i);
   }
   return -1;
 }
@@ -681,10 +712,9 @@ void report_deadlock() {
       if (first == threads || fibers[i].state == at_warp || fibers[first].state == at_barrier) first = i;
   const Fiber& f = fibers[first];
   const int other = missing_from(f);
-  const bool waits = other >= 0 && fibers[other].state != exited;
   onepass_thread = thread_index(first);
   record(f.state == at_barrier ? barrier_divergence : shuffle_missing_lane, 0, 0, f.pc,
-         f.state == at_warp && other >= 0 ? other % 32 : other, waits ? fibers[other].pc - module_low : 0);
+         f.state == at_warp && other >= 0 ? other % 32 : other, other >= 0 ? fibers[other].pc - module_low : 0);
   stopped = true;
 }
 

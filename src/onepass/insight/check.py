@@ -110,12 +110,17 @@ class CheckReport:
     counts: LaunchReport  # executed, in ascending order; up to the fault where one ends the launch
     outputs: Mapping[str, Tensor]  # by parameter: what the launch in ascending order left
     orders: int
-    compared: bool  # with a reference
+    uncompared: tuple[str, ...] = ()  # of the outputs: those that nobody gave a result for
 
     @property
     def clean(self) -> bool:
         """No fault was found."""
         return not self.faults
+
+    @property
+    def compared(self) -> bool:
+        """Whether any output was compared with a result."""
+        return len(self.uncompared) < len(self.outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -127,6 +132,7 @@ class CheckReport:
             "clean": self.clean,
             "orders": self.orders,
             "compared": self.compared,
+            "uncompared": list(self.uncompared),
             "faults": [f.to_dict() for f in self.faults],
             "executed": executed(self.counts),
         }
@@ -224,19 +230,13 @@ def check_built(
     call.fits()
     runs = list(call.runs(orders))
     first = runs[0]
-    if first.counts.static_shared_bytes > MAX_STATIC_SHARED_BYTES:
-        raise BadLaunch(
-            file,
-            f"{built.declared.name} declares {first.counts.static_shared_bytes} bytes of __shared__ arrays; a kernel may "
-            f"declare {MAX_STATIC_SHARED_BYTES}",
-            "Make the arrays smaller, or take them from extern __shared__ memory.",
-        )
+    call.shared_fits(first.counts.static_shared_bytes)
     undefined = _undefined_used(call, first) if any(f.undefined for r in runs for f in r.faults) else ()
     seen = [f for r in runs for f in r.faults]
     found = [_fault(f) for f in seen if not (f.undefined or f.suspect)] + [_fault(f) for f in undefined]
     faults = [_at_least_the_kernel(built, f) for f in _distinct(found)]
+    wanted = {n: _result(n, t, list(first.outputs), file) for n, t in (expected or {}).items()}
     if not faults:
-        wanted = dict(expected or {})
         if reference is not None:
             wanted |= reference_results(reference, call.values, built.parameters, file)
         depends = [*_order_dependent(built, runs, rtol)]
@@ -252,7 +252,7 @@ def check_built(
         first.counts,
         first.outputs,
         len(orders),
-        bool(expected) or reference is not None,
+        () if faults and reference is not None else tuple(n for n in first.outputs if n not in wanted),
     )
 
 
@@ -298,6 +298,24 @@ class _Call:
             raise BadLaunch(
                 self.file,
                 f"shared={self.shared_bytes} bytes; a block may have {MAX_SHARED_BYTES} on sm_90, 49152 everywhere",
+                "Keep less of the row in shared memory, or read it twice.",
+            )
+
+    def shared_fits(self, static_bytes: int) -> None:
+        """Raise BadLaunch where a block's arrays, which the compiled kernel knows, are more than a device has."""
+        declared = f"{self.built.declared.name} declares {static_bytes} bytes of __shared__ arrays"
+        total = static_bytes + self.shared_bytes
+        if static_bytes > MAX_STATIC_SHARED_BYTES:
+            raise BadLaunch(
+                self.file,
+                f"{declared}; a kernel may declare {MAX_STATIC_SHARED_BYTES}",
+                "Make the arrays smaller, or take them from extern __shared__ memory.",
+            )
+        if total > MAX_SHARED_BYTES:
+            raise BadLaunch(
+                self.file,
+                f"{declared} and is launched with shared={self.shared_bytes}: {total} bytes together; a block may have "
+                f"{MAX_SHARED_BYTES} on sm_90",
                 "Keep less of the row in shared memory, or read it twice.",
             )
 
@@ -517,8 +535,8 @@ def reference_results(
 ) -> dict[str, Tensor]:
     """What a reference makes of the arguments: it gets those it names, buffers of floats as float64.
 
-    `x` names the kernel's parameter x, or x_g as this project calls a pointer to global memory. It returns a tensor, a
-    tuple of them in the order of the kernel's writable pointers, or a dict by parameter name.
+    `x` names the kernel's parameter x, or x_g as this project calls a pointer to global memory. It returns one tensor for
+    each of the kernel's writable pointers, in their order, or a dict by parameter name, which may leave some out.
     """
     asked = list(inspect.signature(reference).parameters)
     names = {n: n if n in values else f"{n}_g" for n in asked}
@@ -540,12 +558,15 @@ def reference_results(
     outputs = [p.name for p in parameters if p.pointer and not p.read_only]
     if not isinstance(result, Mapping):
         results = result if isinstance(result, tuple | list) else (result,)
-        if len(results) > len(outputs):
+        if len(results) != len(outputs):
             problem = f"the reference returns {len(results)} results; the kernel writes {', '.join(outputs) or 'nothing'}"
-            raise BadLaunch(
-                file, problem, "Return one tensor for each pointer that is not const, in their order."
-            )
-        result = dict(zip(outputs, results, strict=False))
+            remedy = "Return one tensor for each pointer that is not const, in their order, or a dict of those to compare; "
+            raise BadLaunch(file, problem, f"{remedy}declare pointers that are only read const.")
+        result = dict(zip(outputs, results, strict=True))
+    if not result:
+        raise BadLaunch(
+            file, "the reference returns no result", "Return what a pointer that is not const leads to."
+        )
     return {n: _result(n, t, outputs, file) for n, t in result.items()}
 
 

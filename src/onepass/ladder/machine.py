@@ -13,21 +13,21 @@ from onepass.errors import NoRoof
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU by name. Units: GB/s, GFLOP/s, by its datasheet."""
+    """A GPU by name. Units: GB/s, GFLOP/s, by its datasheet; ``fp32_gflops`` is None where the table does not have it."""
 
     device: Device
     card: Card
     datasheet_gbps: float
-    fp32_gflops: float
+    fp32_gflops: float | None
 
     @property
     def name(self) -> str:
         return self.device.name
 
     @property
-    def ridge(self) -> float:
+    def ridge(self) -> float | None:
         """FLOPs a byte at which arithmetic takes as long as memory."""
-        return self.fp32_gflops / self.datasheet_gbps
+        return None if self.fp32_gflops is None else self.fp32_gflops / self.datasheet_gbps
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Occupied:
 def named(name: str) -> Machine:
     """A device of the table.
 
-    Raises: UnknownGpu with the nearest names; NoRoof where the table has no bandwidth or fp32 rate.
+    Raises: UnknownGpu with the nearest names; NoRoof where the table has no bandwidth.
     """
     return _machine(find(name))
 
@@ -58,9 +58,10 @@ def present() -> Machine | None:
 
 def _machine(card: Card) -> Machine:
     device = absent(card.name)
-    if device is None or card.bandwidth_gbps is None or card.fp32_tflops is None:
+    if device is None or card.bandwidth_gbps is None:
         raise NoRoof(card.name)
-    return Machine(device, card, card.bandwidth_gbps, 1e3 * card.fp32_tflops)
+    gflops = None if card.fp32_tflops is None else 1e3 * card.fp32_tflops
+    return Machine(device, card, card.bandwidth_gbps, gflops)
 
 
 def occupied(machine: Machine, registers: int, threads: int, shared_bytes: int) -> Occupied:

@@ -76,15 +76,13 @@ def ladder_page(report: Report, words: Words, verdict: str = "") -> str:
 
 def _facts(report: Report, words: Words) -> list[Fact]:
     study, machine = report.study, report.study.machine
+    rate = "" if machine.fp32_gflops is None else f", {machine.fp32_gflops / 1e3:.1f} TFLOP/s"
     return [
         Fact(report.say("page_ladder"), report.title),
         Fact(report.say("page_device"), machine.name),
         Fact(report.say("page_rows"), f"{study.rows:,}"),
-        Fact(
-            words("roof_datasheet"),
-            f"{machine.datasheet_gbps:,.0f} GB/s, {machine.fp32_gflops / 1e3:.1f} TFLOP/s",
-        ),
-        Fact(report.say("page_ridge"), f"{machine.ridge:.1f} FLOP/B"),
+        Fact(words("roof_datasheet"), f"{machine.datasheet_gbps:,.0f} GB/s{rate}"),
+        Fact(report.say("page_ridge"), "–" if machine.ridge is None else f"{machine.ridge:.1f} FLOP/B"),
     ]
 
 

@@ -56,27 +56,43 @@ def predict(
     machine: Machine,
     rows: int,
     cols: int,
+    beside: float | None = None,
 ) -> Prediction:
-    """The time at a shape; `resident` is the occupancy of the kernel that walks rows, the last one."""
+    """The time at a shape; `resident` is the occupancy of the kernel that walks rows, the last one.
+
+    `beside` are the accesses a thread of the rung that a learner's is judged against: see `waits`.
+    """
     device = machine.device
     names = rung.names(rows, cols)
     rows_resident = max(1.0, device.units * resident.blocks * max(1.0, rows / steps[-1].grid))
     barriers = counts.barriers if counts else 0.0
-    a_row = _waits(rung, names, steps[-1], counts, rows) * WAIT_US + barriers * BARRIER_US
+    waited = waits(rung, names, accesses_a_thread(steps[-1], counts, rows), beside)
+    a_row = waited * WAIT_US + barriers * BARRIER_US
     clock_ghz = device.issue_giops / device.units / 128
     limits: dict[Bound, float] = {
         "memory": kernel_bytes / device.bandwidth_gbps / 1e3,
         "latency": rows / rows_resident * a_row,
         "atomics": float(evaluate(rung.atomics, names)) / (ATOMICS_A_CLOCK * device.units * clock_ghz) / 1e3,
-        "arithmetic": operator.count_flops(rows, cols) / machine.fp32_gflops / 1e3,
     }
+    if machine.fp32_gflops is not None:
+        limits["arithmetic"] = operator.count_flops(rows, cols) / machine.fp32_gflops / 1e3
     bound = max(limits, key=lambda name: limits[name])
     return Prediction(limits[bound] + len(steps) * device.launch_us, bound, limits)
 
 
-def _waits(rung: Rung, names: Mapping[str, int], last: Step, counts: Counts | None, rows: int) -> float:
-    """Times that a row waits for memory: as stated, or guessed from what each of its threads accesses."""
-    if rung.waits:
-        return float(evaluate(rung.waits, names))
+def accesses_a_thread(last: Step, counts: Counts | None, rows: int) -> float:
+    """What a thread of the kernel that walks rows loads and stores, of one row."""
     threads = max(1.0, last.grid * last.block / rows)
-    return max(ONE_WAIT, (counts.lane_accesses if counts else 0.0) / threads / IN_FLIGHT)
+    return (counts.lane_accesses if counts else 0.0) / threads
+
+
+def waits(rung: Rung, names: Mapping[str, int], accesses: float, beside: float | None = None) -> float:
+    """Times that a row waits for memory: as stated, or guessed from what each of its threads accesses.
+
+    A learner's rung has the statement of the rung it is judged against; it waits more or less than that one as its
+    threads access more or less, so that a copy is as quick as what it is a copy of.
+    """
+    if not rung.waits:
+        return max(ONE_WAIT, accesses / IN_FLIGHT)
+    stated = float(evaluate(rung.waits, names))
+    return max(min(stated, ONE_WAIT), stated * accesses / beside) if beside else stated

@@ -73,10 +73,15 @@ class Report:
         """The quickest rung of the first rung's operator at the longest rows, of those that are always right."""
         cols = max(self.study.cols)
         first = self.study.ladder.rungs[0].operator
-        able = [e for e in self.study.at(cols) if e.us and e.rung.operator == first]
-        right = [e for e in able if not e.failed] or able
-        if not right:
+        measured = self.study.is_measured
+        able = [
+            e
+            for e in self.study.at(cols)
+            if e.us and e.rung.operator == first and (e.measured is not None) == measured
+        ]
+        if not able:
             return self.say("best_none", cols=cols, operator=first)
+        right = [e for e in able if not e.failed] or able
         best = min(reversed(right), key=lambda e: e.us or 0.0)  # of equals the highest
         share, of = self._share(best)
         return self.say(
@@ -94,10 +99,10 @@ class Report:
         study, machine = self.study, self.study.machine
         found = [
             self.say(
-                "machine",
+                "machine" if machine.fp32_gflops else "machine_no_ridge",
                 device=machine.name,
                 gbps=machine.datasheet_gbps,
-                tflops=machine.fp32_gflops / 1e3,
+                tflops=(machine.fp32_gflops or 0.0) / 1e3,
                 ridge=machine.ridge,
             )
         ]
@@ -128,7 +133,7 @@ class Report:
         for e in self.study.at(cols):
             elements = e.rows * e.cols
             found[e.operator.name] = self.say(
-                "at" if e.intensity < ridge else "at_right",
+                "at_no_ridge" if ridge is None else "at" if e.intensity < ridge else "at_right",
                 cols=cols,
                 operator=e.operator.name,
                 flops=e.flops / elements,
@@ -161,7 +166,7 @@ class Report:
         name, changed = rung.name, rung.says("changed", self.language)
         if entry.skipped:
             return self.say("verdict_skipped", name=name, why=entry.skipped)
-        if rung.wrong or entry.predicted is None:
+        if not entry.fit:
             return self.say("verdict_wrong", name=name, changed=changed, outcome=self.outcome(entry))
         text = self._measured(entry) if entry.measured else self._predicted(entry)
         if rung.fails:
@@ -246,30 +251,31 @@ class Report:
 
     def learner(self, asked: float | None) -> Judgement:
         """The judgement of the last rung against the one below it, at the row length where it does worst."""
-        name = self.study.ladder.rungs[-1].name
-        mine = [e for e in self.study.entries if e.rung.name == name and not e.skipped]
-        bad = next((e for e in mine if not self._right(e)), None)
+        name, mine = self.study.ladder.rungs[-1].name, self.study.learners
+        bad = next((e for e in mine if not e.fit), None)
         if bad is not None:
             return Judgement(False, self.say("learner_wrong", name=name, outcome=self._wrong(bad)))
+        void = next((e.measured.void for e in mine if e.measured and e.measured.void), "")
+        if void:
+            return Judgement(False, self.say("verdict_void", name=name, why=void))
         if not mine:
             why = self.study.entries[-1].skipped
             return Judgement(False, self.say("verdict_skipped", name=name, why=why))
-        factor = min(self.study.relative(e) or 0.0 for e in mine)
+        against = mine[0].rung.below
+        factors = [f for f in map(self.study.relative, mine) if f is not None]
+        if len(factors) < len(mine):
+            return Judgement(False, self.say("learner_alone", name=name, against=against))
+        factor = min(factors)
         values = {
             "name": name,
             "factor": factor,
-            "against": mine[0].rung.below,
+            "against": against,
             "how": self.say("how_measured" if self.study.is_measured else "how_modelled"),
         }
         if asked is None:
             return Judgement(True, self.say("learner_free", **values))
         met = factor >= asked
         return Judgement(met, self.say("learner_met" if met else "learner_missed", asked=asked, **values))
-
-    def _right(self, entry: Studied) -> bool:
-        """On ordinary data: the first of a ladder's kinds. The others are the ladder's finer points."""
-        ordinary = entry.findings[0]
-        return ordinary.right and not (entry.measured is not None and entry.measured.void)
 
     def _wrong(self, entry: Studied) -> str:
         first = entry.findings[0]
@@ -304,7 +310,7 @@ class Report:
     def row(self, entry: Studied) -> list[str]:
         """One rung of the table, a text a column."""
         if entry.skipped:
-            return [entry.rung.name, self.say("skipped", why=entry.skipped), *[""] * (len(self.header()) - 2)]
+            return [entry.rung.name, self.say("skipped_cell"), *[""] * (len(self.header()) - 2)]
         last, counts, us = entry.compiled[-1], entry.counts, entry.us
         gbps = entry.ideal_bytes / us / 1e3 if us else None
         relative = self.study.relative(entry)
@@ -323,8 +329,13 @@ class Report:
             f"{gbps / self.study.machine.datasheet_gbps:.0%}" if gbps else "–",
         ]
         if self.study.is_measured:
-            columns.append(f"{entry.measured.of_roof:.1%}" if entry.measured else "–")
+            columns.append(self._of_roof(entry))
         return [*columns, f"{relative:.2f}" if relative else "–"]
+
+    def _of_roof(self, entry: Studied) -> str:
+        if entry.measured is None:
+            return "–"
+        return self.say("void") if entry.measured.void else f"{entry.measured.of_roof:.1%}"
 
     # JSON
 
@@ -389,7 +400,7 @@ class Report:
             "flops": entry.flops,
             "intensity": entry.intensity,
             "ridge": self.study.machine.ridge,
-            "bound": "memory" if entry.intensity < self.study.machine.ridge else "compute",
+            "bound": _bound(entry, self.study.machine.ridge),
             "stated_relative": rung.prediction(entry.cols),
             "relative": self.study.relative(entry),
             "predicted": found and {"us": found.us, "bound": found.bound, "limits_us": dict(found.limits)},
@@ -408,6 +419,12 @@ def _run(study: Study) -> dict[str, Any]:
     }
 
 
+def _bound(entry: Studied, ridge: float | None) -> str | None:
+    if ridge is None:
+        return None
+    return "memory" if entry.intensity < ridge else "compute"
+
+
 def _percent(share: float) -> str:
     """With two places only where they matter: 1.56 %, 50 %."""
     return f"{share:.2%}" if share < 0.1 else f"{share:.0%}"
@@ -417,12 +434,13 @@ def _measured(entry: Studied) -> dict[str, Any] | None:
     found = entry.measured
     if found is None:
         return None
+    counts = not found.void
     return {
-        "us": found.us.to_dict(),
-        "iqr_us": found.us.iqr,
-        "gbps": found.gbps,
-        "of_datasheet": found.of_datasheet,
-        "of_roof": found.of_roof,
+        "us": found.us.to_dict() if counts else None,
+        "iqr_us": found.us.iqr if counts else None,
+        "gbps": found.gbps if counts else None,
+        "of_datasheet": found.of_datasheet if counts else None,
+        "of_roof": found.of_roof if counts else None,
         "roof_gbps": found.roof_gbps,
         "error": found.error if found.error != float("inf") else None,
         "void": found.void or None,

@@ -6,11 +6,11 @@ import difflib
 import importlib.util
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -172,8 +172,10 @@ def load(folder: Path) -> Ladder:
         return _ladder(folder, raw)
     except OSError as e:
         raise BadLadder(str(path), f"it can't be read: {e.strerror}") from None
-    except (tomllib.TOMLDecodeError, TypeError, KeyError, ValueError) as e:
-        raise BadLadder(str(path), f"{type(e).__name__}: {e}") from None
+    except KeyError as e:
+        raise BadLadder(str(path), f"it has no {e.args[0]}") from None
+    except (TypeError, ValueError) as e:
+        raise BadLadder(str(path), str(e)) from None
 
 
 def near(name: str, names: list[str]) -> tuple[str, ...]:
@@ -182,16 +184,20 @@ def near(name: str, names: list[str]) -> tuple[str, ...]:
 
 
 def _ladder(folder: Path, raw: Mapping[str, Any]) -> Ladder:
-    operators = {name: Operator(name, **fields) for name, fields in raw["operators"].items()}
+    operators = {
+        name: _made(Operator, f"operator {name}", {"name": name, **given})
+        for name, given in raw["operators"].items()
+    }
+    title, stated = raw.get("title", folder.name), raw.get("predictions")
     ladder = Ladder(
         name=folder.name,
-        title=raw["title"],
-        title_zh=raw.get("title_zh", raw["title"]),
+        title=title,
+        title_zh=raw.get("title_zh", title),
         folder=folder,
         operators=operators,
-        data=tuple(Data(**d) for d in raw["data"]),
+        data=tuple(_made(Data, "[[data]]", d) for d in raw["data"]),
         rungs=tuple(_rung(r) for r in raw["rungs"]),
-        predicted_for=f"{raw['predictions']['device']}, rows = {raw['predictions']['rows']}",
+        predicted_for=f"{stated['device']}, rows = {stated['rows']}" if stated else "",
     )
     _check(ladder)
     return ladder
@@ -202,12 +208,37 @@ def _rung(raw: Mapping[str, Any]) -> Rung:
         Launch(x["kernel"], tuple(x["arguments"]), x["grid"], x["block"]) for x in raw.get("launches", ())
     )
     lists = {k: tuple(raw[k]) for k in ("claims", "fails") if k in raw}
-    return Rung(**{**raw, **lists, "launches": launches})
+    return _made(Rung, f"rung {raw['name']}", {**raw, **lists, "launches": launches})
+
+
+Made = TypeVar("Made", Operator, Data, Rung)
+
+
+def _made(kind: type[Made], what: str, given: Mapping[str, Any]) -> Made:
+    """Raises: ValueError for a field that there is not, with those near it, and for one that is left out."""
+    known: dict[str, Field[Any]] = {f.name: f for f in fields(kind)}
+    if unknown := [n for n in given if n not in known]:
+        raise ValueError(
+            f"{what}: {unknown[0]!r} is not known; near it: {', '.join(near(unknown[0], [*known]))}"
+        )
+    needed = (n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING)
+    if missing := [n for n in needed if n not in given]:
+        raise ValueError(f"{what} has no {', '.join(missing)}")
+    return kind(**given)
 
 
 def _check(ladder: Ladder) -> None:
     """Raises: ValueError for what no later stage could make sense of."""
     names = [r.name for r in ladder.rungs]
+    if twice := [n for n in dict.fromkeys(names) if names.count(n) > 1]:
+        raise ValueError(f"two rungs are named {twice[0]}")
+    if not (ladder.rungs and ladder.data):
+        raise ValueError("it needs a rung, and data for it")
+    if not ladder.predicted_for and any(r.predicted for r in ladder.rungs):
+        raise ValueError("it predicts, and has no [predictions] with the device and rows that this is for")
+    for name, operator in ladder.operators.items():
+        if [*operator.outputs.values()] != ["full"]:
+            raise ValueError(f"operator {name} has one output, of extent full")
     for i, rung in enumerate(ladder.rungs):
         if rung.below and rung.below not in names[:i]:
             raise ValueError(f"rung {rung.name}: {rung.below!r} is no rung before it")
@@ -215,6 +246,8 @@ def _check(ladder: Ladder) -> None:
             raise ValueError(f"rung {rung.name}: no operator {rung.operator!r}")
         if bool(rung.file) == bool(rung.generated):
             raise ValueError(f"rung {rung.name} needs either a file or what it is generated from")
+        if rung.file and not rung.launches:
+            raise ValueError(f"rung {rung.name} has no launches")
         if rung.file and not (ladder.folder / rung.file).is_file():
             raise ValueError(f"rung {rung.name}: no file {rung.file}")
         operator = ladder.operators[rung.operator]

@@ -142,12 +142,18 @@ def _takes_the_same(path: Path, text: str, kernel: str, usual: Launch, against: 
         )
 
 
+def _unlike(path: Path, ladder: Ladder) -> str:
+    """A name for a file that no rung has."""
+    taken = {r.name for r in ladder.rungs}
+    return next(n for n in (path.stem, path.name, str(path.resolve())) if n not in taken)
+
+
 def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
     """A learner's file as a rung of a ladder, above the rung it is judged against.
 
     It takes that rung's arguments. Its launch is that rung's, or what a line `// launch: grid=… block=…` says.
 
-    Raises: BadRung for a file that can't be read or does not hold one kernel.
+    Raises: BadRung for a file that can't be read or does not hold one kernel, and for a rung that is wrong on purpose.
     """
     try:
         text = path.read_text()
@@ -167,6 +173,12 @@ def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
             f"{against.name} is {len(against.launches)} kernels",
             "Judge against a rung of one kernel.",
         )
+    if against.wrong:
+        raise BadRung(
+            str(path),
+            f"{against.name} is wrong on purpose and never timed",
+            "Judge against a rung that is right.",
+        )
     said = _LAUNCH.search(text)
     usual = against.launches[0]
     _takes_the_same(path, text, kernels[0], usual, against)
@@ -174,7 +186,7 @@ def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
     launch = Launch(kernels[0], usual.arguments, grid, block)
     rung = replace(
         against,
-        name=path.stem,
+        name=_unlike(path, ladder),
         file=str(path.resolve()),
         below=against.name,
         launches=(launch,),
@@ -188,7 +200,6 @@ def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
         correction_zh="",
         fails=(),
         wrong="",
-        waits="",
         requires=against.requires if not said else "cols > 0",
     )
     return replace(ladder, rungs=(against, rung), is_learners=True), rung

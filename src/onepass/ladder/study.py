@@ -14,7 +14,7 @@ from onepass.ladder.emulated import Counts, Finding, run
 from onepass.ladder.expression import evaluate
 from onepass.ladder.machine import Machine
 from onepass.ladder.measure import Measured, measure
-from onepass.ladder.predict import Prediction, predict, step_bytes
+from onepass.ladder.predict import Prediction, accesses_a_thread, predict, step_bytes
 from onepass.ladder.rungs import Ladder, Operator, Rung
 from onepass.ladder.steps import Steps, steps_of
 from onepass.runtime.load import at_once
@@ -67,6 +67,13 @@ class Studied:
         return tuple(f.data for f in self.findings if not f.right)
 
     @property
+    def fit(self) -> bool:
+        """Whether it may run on a device: no fault on any data, and right on the ordinary, the first."""
+        if self.rung.wrong or not self.findings:
+            return False
+        return self.findings[0].right and not any(f.fault for f in self.findings)
+
+    @property
     def as_stated(self) -> bool:
         """Whether it is right where rungs.toml says so, wrong where it says that, and in the way it says."""
         if self.skipped:
@@ -80,9 +87,9 @@ class Studied:
 
     @property
     def us(self) -> float | None:
-        """Measured where it is, else predicted. Units: µs."""
+        """Measured where it is, else predicted; None where what was measured is void. Units: µs."""
         if self.measured is not None:
-            return self.measured.us.median
+            return None if self.measured.void else self.measured.us.median
         return self.predicted.us if self.predicted else None
 
 
@@ -105,16 +112,20 @@ class Study:
 
     def below(self, entry: Studied) -> Studied | None:
         """The rung below, at the same row length."""
-        return next(
-            (e for e in self.at(entry.cols) if e.rung.name == entry.rung.below and not e.skipped), None
-        )
+        return next((e for e in self.at(entry.cols) if e.rung.name == entry.rung.below), None)
 
     def relative(self, entry: Studied) -> float | None:
-        """Speed relative to the rung below: measured if both are, else of the predicted times."""
+        """Speed relative to the rung below: both measured, or both predicted; None where one has no time that counts."""
         below = self.below(entry)
-        if below is None or not below.us or not entry.us or entry.rung.wrong:
+        if below is None or not below.us or not entry.us:
             return None
-        return below.us / entry.us
+        alike = (below.measured is None) == (entry.measured is None)
+        return below.us / entry.us if alike else None
+
+    @property
+    def learners(self) -> list[Studied]:
+        """A learner's kernel at every row length that it takes."""
+        return [e for e in self.entries if e.rung is self.ladder.rungs[-1] and not e.skipped]
 
     @property
     def surprises(self) -> list[Studied]:
@@ -137,7 +148,8 @@ def study(
     entries: list[Studied] = []
     for c in cols:
         progress(f"{ladder.name}: {c} columns")
-        at = at_once([partial(_static, ladder, rung, machine, rows, c) for rung in ladder.rungs])
+        ran = at_once([partial(_static, ladder, rung, machine, rows, c) for rung in ladder.rungs])
+        at = _predicted(ladder, ran, machine)
         if on_device:
             progress(f"{ladder.name}: {c} columns, measuring")
             at = _measured(ladder, at, machine, rows, c)
@@ -159,21 +171,35 @@ def _static(ladder: Ladder, rung: Rung, machine: Machine, rows: int, cols: int) 
     ran = [run(ladder, rung, few, data, EMULATED_ROWS, cols) for data in ladder.data]
     counts = next((c for _, c in ran if c is not None), None)
     moved = sum(step_bytes(s, operator, steps.scratch, rows, cols) for s in steps.steps)
-    predicted = None
-    if not rung.wrong:
-        resident = compiled[-1].occupied
-        predicted = predict(rung, operator, steps.steps, moved, counts, resident, machine, rows, cols)
     findings = tuple(f for f, _ in ran)
-    return Studied(rung, operator, rows, cols, "", steps, compiled, findings, counts, moved, predicted)
+    return Studied(rung, operator, rows, cols, "", steps, compiled, findings, counts, moved)
+
+
+def _predicted(ladder: Ladder, entries: Sequence[Studied], machine: Machine) -> list[Studied]:
+    """The entries with their predictions; a learner's waits as its threads access beside the rung it is judged against."""
+    first = entries[0]
+    beside = _accesses(first) if ladder.is_learners else None
+    return [_predict(e, machine, beside if e is not first else None) if e.fit else e for e in entries]
+
+
+def _predict(e: Studied, machine: Machine, beside: float | None) -> Studied:
+    assert e.steps is not None
+    resident, steps = e.compiled[-1].occupied, e.steps.steps
+    found = predict(
+        e.rung, e.operator, steps, e.kernel_bytes, e.counts, resident, machine, e.rows, e.cols, beside
+    )
+    return replace(e, predicted=found)
+
+
+def _accesses(e: Studied) -> float | None:
+    return accesses_a_thread(e.steps.steps[-1], e.counts, e.rows) if e.steps else None
 
 
 def _measured(
     ladder: Ladder, entries: Sequence[Studied], machine: Machine, rows: int, cols: int
 ) -> list[Studied]:
-    """The entries with their times. What is wrong on purpose never runs on a device."""
-    able: dict[str, Any] = {
-        e.rung.name: (e.rung, e.steps, e.compiled) for e in entries if e.steps and not e.rung.wrong
-    }
+    """The entries with their times. What is wrong or faulty never runs on a device."""
+    able: dict[str, Any] = {e.rung.name: (e.rung, e.steps, e.compiled) for e in entries if e.fit}
     times: Mapping[str, Measured] = measure(ladder, able, machine, rows, cols)
     return [_with(e, times.get(e.rung.name)) for e in entries]
 

@@ -8,5 +8,6 @@ __global__ void iterate(const float* x, float* y) {
     __syncthreads();  // FAULT: barrier-divergence
     s[t] *= 0.5f;
   }
-  y[t] = s[t];
+  __syncthreads();  // FAULT: barrier-divergence
+  y[t] = s[63 - t];
 }

@@ -6,5 +6,6 @@ __global__ void reverse(const float* x, float* y, int n) {
   if (t < 40) {
     __syncthreads();  // FAULT: barrier-divergence
   }
-  y[t] = s[t];
+  __syncthreads();  // FAULT: barrier-divergence
+  y[t] = s[63 - t];
 }

@@ -7,5 +7,6 @@ __global__ void sum(const float* x, float* y, int n) {
     s[t] += x[i];
     __syncthreads();  // FAULT: barrier-divergence
   }
-  if (t == 0) y[0] = s[0];
+  __syncthreads();  // FAULT: barrier-divergence
+  if (t == 0) y[0] = s[0] + s[1];
 }

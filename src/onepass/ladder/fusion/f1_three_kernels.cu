@@ -5,9 +5,15 @@
 // Limit expected to bind: memory, in each of the three; two results go out to memory and come back.
 // Requires: COLS, the row length, when compiled: a multiple of 4 and at most 32768; all pointers at multiples of 16 bytes.
 // Fails: nothing.
-// onepass-check: kernel=layer_norm rows=6 cols=1024 x_g=randn(rows,cols) weight_g=randn(cols) bias_g=randn(cols)
-// onepass-check: y_g=out(rows,cols) grid=rows block=128 ref=reference.py:check_layer_norm
-// onepass-check[large_mean]: x_g=randn(rows,cols,mean=1000) rtol=1e-3
+// onepass-check: rows=6 cols=1024
+// onepass-check[layer_norm]: kernel=layer_norm x_g=randn(rows,cols) weight_g=randn(cols) bias_g=randn(cols)
+// onepass-check[layer_norm]: y_g=out(rows,cols) grid=rows block=128 ref=reference.py:check_layer_norm
+// onepass-check[large_mean]: kernel=layer_norm x_g=randn(rows,cols,mean=1000) weight_g=randn(cols) bias_g=randn(cols)
+// onepass-check[large_mean]: y_g=out(rows,cols) grid=rows block=128 ref=reference.py:check_layer_norm rtol=1e-3
+// onepass-check[gelu]: kernel=gelu x_g=randn(rows,cols) gelu_g=out(rows,cols)
+// onepass-check[gelu]: grid=(rows*cols//4+255)//256 block=256 ref=reference.py:check_gelu
+// onepass-check[add]: kernel=add gelu_g=randn(rows,cols) residual_g=randn(rows,cols) h_g=out(rows,cols)
+// onepass-check[add]: grid=(rows*cols//4+255)//256 block=256 ref=reference.py:check_add
 
 #ifndef COLS
 #define COLS 1024
