@@ -1,9 +1,9 @@
 """How long a kernel takes on a device: from its bytes and instructions, how it walks them, and the device's rates.
 
 A few microseconds of starting, then the slower of memory and arithmetic, which overlap; where a thread walks a row in
-steps, waiting for memory at each, no less than that. The rates are measured by `onepass calibrate`, or taken from the table of
-devices. The counts below are read off the code that is printed and its machine code. Strides are not looked at: a
-walk that uses a part of each sector takes longer than is said here.
+steps, waiting for memory at each, no less than that. The rates are measured by `onepass calibrate`, or taken from the
+table of devices. The counts below are read off the code that is printed and its machine code. Strides are not looked at:
+a walk that uses a part of each sector takes longer than is said here.
 """
 
 from __future__ import annotations
