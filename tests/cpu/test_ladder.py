@@ -324,6 +324,15 @@ def test_the_pages_ladder_is_one(tmp_path: Path) -> None:
     assert study(ladder, named("H200"), 64, [6], on_device=False).entries[1].skipped
 
 
+def test_a_last_block_that_is_not_full_is_run_too(tmp_path: Path) -> None:
+    """Without its guard a1 leaves its buffers at 17 rows of 64, and not at 16."""
+    path = written(tmp_path) / "a1.cu"
+    path.write_text(path.read_text().replace("if (i < (long long)rows * cols) ", ""))
+    ladder = load(tmp_path)
+    fit = [study(ladder, named("H200"), rows, [64], on_device=False).entries[0].fit for rows in (64, 65)]
+    assert fit == [True, False]
+
+
 # Measuring, with the emulator in the GPU's place
 
 
