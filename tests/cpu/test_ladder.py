@@ -15,6 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from harness.ladder_page import written
 from onepass.cli.app import _application
 from onepass.emulate import Buffer
 from onepass.errors import BadRung
@@ -312,6 +313,24 @@ chain = "1"
 launches = [{ kernel = "twice", arguments = ["x", "y"], grid = "cdiv(rows * cols, 64)", block = "64" }]
 """)
     return folder
+
+
+def test_the_pages_ladder_is_one(tmp_path: Path) -> None:
+    """Followed word by word: compiled and run, each rung right, both at several row lengths."""
+    ladder = load(written(tmp_path))
+    seen = study(ladder, named("H200"), 65536, [256, 1024], on_device=False)
+    assert ladder.title == tmp_path.name and not seen.surprises
+    assert [e.rung.name for e in seen.entries if e.fit and e.predicted] == ["a1", "a2", "a1", "a2"]
+    assert study(ladder, named("H200"), 64, [6], on_device=False).entries[1].skipped
+
+
+def test_a_last_block_that_is_not_full_is_run_too(tmp_path: Path) -> None:
+    """Without its guard a1 leaves its buffers at 17 rows of 64, and not at 16."""
+    path = written(tmp_path) / "a1.cu"
+    path.write_text(path.read_text().replace("if (i < (long long)rows * cols) ", ""))
+    ladder = load(tmp_path)
+    fit = [study(ladder, named("H200"), rows, [64], on_device=False).entries[0].fit for rows in (64, 65)]
+    assert fit == [True, False]
 
 
 # Measuring, with the emulator in the GPU's place

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.ladder_page import written
 from onepass.device import of
 from onepass.errors import BadLadder, BadRung, NoRoof, NotCalibrated
 from onepass.ladder import study as study_module
@@ -290,26 +290,6 @@ def test_rungs_have_names_of_their_own(tmp_path: Path) -> None:
 
 
 # docs/ladder/new.md
-
-PAGE = Path(__file__).parents[2] / "docs" / "ladder" / "new.md"
-
-
-def written(folder: Path) -> Path:
-    """The ladder that the page writes out, as files."""
-    blocks = re.findall(r"`scale/([\w.]+)`:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    for name, text in blocks:
-        (folder / name).write_text(text)
-    assert [name for name, _ in blocks] == ["rungs.toml", "reference.py", "a1.cu", "a2.cu"]
-    return folder
-
-
-def test_the_pages_ladder_is_one(tmp_path: Path) -> None:
-    """Followed word by word: compiled and run, each rung right, both at several row lengths."""
-    ladder = load(written(tmp_path))
-    seen = study(ladder, named("H200"), 65536, [256, 1024], on_device=False)
-    assert ladder.title == tmp_path.name and not seen.surprises
-    assert [e.rung.name for e in seen.entries if e.fit and e.predicted] == ["a1", "a2", "a1", "a2"]
-    assert study(ladder, named("H200"), 64, [6], on_device=False).entries[1].skipped
 
 
 @pytest.mark.parametrize(

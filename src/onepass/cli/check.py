@@ -160,15 +160,17 @@ def _text(file: Path, reports: Sequence[CheckReport]) -> str:
 
 
 def _verdict(file: Path, reports: Sequence[CheckReport]) -> str:
-    kernel = ", ".join(dict.fromkeys(r.kernel for r in reports))
+    names = list(dict.fromkeys(r.kernel for r in reports))
+    kernel = ", ".join(names)
     tried = f"{len(reports)} case{'s' * (len(reports) > 1)}, {reports[0].orders} orders each"
     failing = [r for r in reports if not r.clean]
     compared = _compared(reports)
     if not failing:
-        return f"{file}: {kernel} is clean in {tried}: no fault found.{compared}"
+        return f"{file}: {kernel} {'is' if len(names) == 1 else 'are'} clean in {tried}: no fault found.{compared}"
     count = sum(len(r.faults) for r in failing)
     where = ", ".join(r.case or "the file's launch" for r in failing)
-    return f"{file}: {kernel} has {count} fault{'s' * (count > 1)} in {where} ({tried}).{compared}"
+    faults = f"{'has' if len(names) == 1 else 'have'} {count} fault{'s' * (count > 1)}"
+    return f"{file}: {kernel} {faults} in {where} ({tried}).{compared}"
 
 
 def _compared(reports: Sequence[CheckReport]) -> str:

@@ -278,10 +278,12 @@ class Report:
         return Judgement(met, self.say("learner_met" if met else "learner_missed", asked=asked, **values))
 
     def _wrong(self, entry: Studied) -> str:
-        first = entry.findings[0]
-        if first.error is None or first.right:
+        """On the ordinary data: the first of a ladder's kinds. The others are the ladder's finer points."""
+        ordinary = [f for f in entry.findings if f.data == entry.findings[0].data]
+        wrong = next((f for f in ordinary if f.error is not None and not f.right), None)
+        if wrong is None or any(f.fault for f in entry.findings):
             return self.outcome(entry)
-        return self.say("error_of", error=first.error, data=first.data)
+        return self.say("error_of", error=wrong.error, data=wrong.data)
 
     def claim(self, name: str) -> str:
         """What the source text claims, in a sentence; empty for one that this file has no words for."""

@@ -64,14 +64,15 @@ class Studied:
     @property
     def failed(self) -> tuple[str, ...]:
         """Names of the data on which it is wrong."""
-        return tuple(f.data for f in self.findings if not f.right)
+        return tuple(dict.fromkeys(f.data for f in self.findings if not f.right))
 
     @property
     def fit(self) -> bool:
         """Whether it may run on a device: no fault on any data, and right on the ordinary, the first."""
         if self.rung.wrong or not self.findings:
             return False
-        return self.findings[0].right and not any(f.fault for f in self.findings)
+        ordinary = self.findings[0].data
+        return not any(f.fault or (f.data == ordinary and not f.right) for f in self.findings)
 
     @property
     def as_stated(self) -> bool:
@@ -169,6 +170,10 @@ def _static(ladder: Ladder, rung: Rung, machine: Machine, rows: int, cols: int) 
     compiled = tuple(compile_step(s, machine) for s in steps.steps)
     few = steps_of(ladder, rung, EMULATED_ROWS, cols, machine.device)
     ran = [run(ladder, rung, few, data, EMULATED_ROWS, cols) for data in ladder.data]
+    if over := rows % EMULATED_ROWS:  # a last block that is not full, as the one that would be launched
+        uneven = EMULATED_ROWS + over
+        some = steps_of(ladder, rung, uneven, cols, machine.device)
+        ran.append(run(ladder, rung, some, ladder.data[0], uneven, cols))
     counts = next((c for _, c in ran if c is not None), None)
     moved = sum(step_bytes(s, operator, steps.scratch, rows, cols) for s in steps.steps)
     findings = tuple(f for f, _ in ran)
