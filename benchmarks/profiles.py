@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from models import MODELS
+from onepass.insight.calibrate import calibrate
 from onepass.insight.profile import Profile, profile
+from onepass.runtime.calibration import keep, kept, present
 from onepass.runtime.timer import keep_allocator_warm
 from record import ROOT, Machine, slug, write_lines
 
@@ -29,6 +31,8 @@ def main() -> int:
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = Machine.here(device, options.commit)
+    if kept(present(device)) is None:
+        keep(calibrate(device))
     out = options.out or ROOT / "benchmarks" / "results" / slug(machine.device) / "profiles.jsonl"
     rows = []
     for name, model, inputs in subjects(device):

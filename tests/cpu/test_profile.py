@@ -7,7 +7,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 
 from onepass.cli.app import _application
 from onepass.errors import BadUserFile, NoSuchDevice
-from onepass.insight.profile import WIDEST, Group, Profile, kind_of_name, op_times, profile, stream_us
+from onepass.insight.profile import WIDEST, Group, Profile, kind_of_name, op_times, profile
 from onepass.runtime.timer import Spread
 
 ROWS, COLS = 512, 1024
@@ -99,20 +98,6 @@ def test_an_op_is_timed_where_it_stands() -> None:
     times = op_times(graph, [torch.randn(400, 400)], torch.device("cpu"))
     assert [t.kind for t in times.values()] == ["matmul", "matmul"]
     assert all(t.us > 50 for t in times.values())
-
-
-def test_a_stream_moves_the_bytes_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = {}
-
-    def timed(calls: Any, *rest: Any) -> dict[str, list[float]]:
-        for name, call in calls.items():
-            out = call(0)
-            moved[name] = out.numel() * out.element_size() * (2 if name == "copy" else 3)
-        return {name: [1.0] for name in calls}
-
-    monkeypatch.setattr("onepass.insight.profile.cold", timed)
-    stream_us(1 << 20, torch.device("cpu"))
-    assert moved == pytest.approx({"copy": 1 << 20, "add": 1 << 20}, rel=1e-4)
 
 
 class Layer(nn.Module):

@@ -81,8 +81,12 @@ def predicted_us(
     resources: Resources | None = None,
 ) -> float:
     """The time of a kernel at typical sizes. ``resources`` are those of the compiled kernel, where there is one."""
-    if isinstance(schedule, CpuSchedule):
-        return rates.start_us + _longest(work, rates)
+    if isinstance(
+        schedule, CpuSchedule
+    ):  # whose memory and arithmetic hardly overlap: it asks for a few lines ahead
+        return (
+            rates.start_us + work.bytes / rates.gbps(work) / 1e3 + work.instructions / rates.issue_giops / 1e3
+        )
     walk = _walk(kernel, schedule, work, hints)
     blocks_at_once = device.units * _resident(schedule, walk, device, resources)
     cache_bytes = device.l2_bytes or L2_UNKNOWN_BYTES
