@@ -146,6 +146,6 @@ def test_the_drawing_is_of_the_rows_and_the_errors_are_as_asked() -> None:
     assert statistics.median(errors) <= asked["median"]
     assert statistics.quantiles(errors, n=10)[-1] <= asked["p90"]
     note = (ROOT / "docs" / "notes" / "007-time-model.md").read_text()
-    assert f"median error\n{statistics.median(errors):.1%}".replace("%", " %") in note
+    assert f"median error {statistics.median(errors):.1%}".replace("%", " %") in note
     drawn = subprocess.run([sys.executable, str(ROOT / "tools" / "prediction_scatter.py"), "--check"])
     assert drawn.returncode == 0, "python tools/prediction_scatter.py draws it anew"

@@ -37,8 +37,8 @@ PASSES = 5
 # The widest a forecast may be: its larger end twice the smaller.
 WIDEST = 2.0
 # How far from a kernel's time its forecast is expected to be: what is asked of the time model for nine kernels in ten
-# (benchmarks/cases.toml), on a CPU, whose kernels it knows less well, twice. Faster still it is where the kernel before left
-# its result in the last cache: that cache's bandwidth is about half as much again as memory's.
+# (benchmarks/cases.toml), on a CPU, whose kernels it knows less well, twice. Faster still it is where the kernel before
+# left its result in the last cache: that cache's bandwidth is about half as much again as memory's.
 SLOWER: Mapping[str, float] = {"cuda": 1.25, "cpu": 2.0}
 FASTER = 1.5
 # Two measurements of one small kernel differ by as much, on a GPU. Units: µs.
