@@ -14,7 +14,7 @@ from rich.text import Text
 
 from onepass.cli.language import Language
 from onepass.cli.output import EXIT_FINE, EXIT_WORSE, Output
-from onepass.errors import MissingPackage, NoSuchDevice, writing
+from onepass.errors import MissingPackage, writing
 
 if TYPE_CHECKING:
     import torch
@@ -45,8 +45,9 @@ def demo(
     output, words = Output.open(json), words_of(lang)
     from onepass.capture.backend import onepass
     from onepass.insight.demo.story import tell
+    from onepass.insight.here import usable_device
 
-    chosen = _device(device)
+    chosen = usable_device(device)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     with output.foreign_prints(), _progress_bar(output.console) as progress:
@@ -63,22 +64,6 @@ def demo(
 def _passes(device: "torch.device") -> int:
     """Enough for dozens of pairs; a pass of both takes about 30 s on two cores."""
     return 10 if device.type == "cuda" else 2
-
-
-def _device(name: str) -> "torch.device":
-    import torch
-
-    if not name:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise NoSuchDevice(name, "is not a device that PyTorch knows") from error
-    if device.type not in ("cpu", "cuda"):
-        raise NoSuchDevice(name, "onepass has no code for it")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise NoSuchDevice(name, f"PyTorch sees {torch.cuda.device_count()} CUDA devices")
-    return device
 
 
 @contextmanager
