@@ -39,8 +39,8 @@ KEPT_SHARE = 0.5
 L2_UNKNOWN_BYTES = 40 << 20
 # Lane instructions more for an operation of 64-bit integers, and for a position that is one: a product and a sum.
 WIDE, POSITION = 2, 6
-# From asking an idle device's memory to having it, where that was not measured. An A100 takes 0.3 µs, an H100 0.5.
-WAIT_US = 0.5
+# From asking an idle device's memory to having it, where that was not measured: an H200's (docs/notes/007).
+WAIT_US = 0.35
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,10 @@ def predicted_us(
     resources: Resources | None = None,
 ) -> float:
     """The time of a kernel at typical sizes. ``resources`` are those of the compiled kernel, where there is one."""
-    if isinstance(
-        schedule, CpuSchedule
-    ):  # whose memory and arithmetic hardly overlap: it asks for a few lines ahead
-        return (
-            rates.start_us + work.bytes / rates.gbps(work) / 1e3 + work.instructions / rates.issue_giops / 1e3
-        )
+    if isinstance(schedule, CpuSchedule):
+        # Memory and arithmetic hardly overlap there: a core asks for a few lines ahead.
+        memory_us = work.bytes / rates.gbps(work) / 1e3
+        return rates.start_us + memory_us + work.instructions / rates.issue_giops / 1e3
     walk = _walk(kernel, schedule, work, hints)
     blocks_at_once = device.units * _resident(schedule, walk, device, resources)
     cache_bytes = device.l2_bytes or L2_UNKNOWN_BYTES
