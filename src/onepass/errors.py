@@ -503,7 +503,7 @@ class NoNvrtc(OnepassError):
         return f"no NVRTC that compiles for {self.arch}; looked in {', '.join(self.looked_in)}"
 
     def advice(self) -> str:
-        return "pip install nvidia-cuda-nvrtc (for sm_70: nvidia-cuda-nvrtc-cu12)."
+        return "pip install 'onepass[inspect]', which has nvidia-cuda-nvrtc; for sm_70 also nvidia-cuda-nvrtc-cu12."
 
 
 @dataclass(eq=False)

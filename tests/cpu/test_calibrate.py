@@ -175,6 +175,12 @@ def test_a_rate_that_is_none_is_not_believed(folder: Path, damage: dict[str, Any
     assert kept(SAMPLE.device) is None
 
 
+def test_a_disturbed_machine_is_told() -> None:
+    assert not SAMPLE.disturbed
+    wide = replace(SAMPLE.memory[0], low_gbps=3000.0)
+    assert replace(SAMPLE, memory=(wide, *SAMPLE.memory[1:])).disturbed
+
+
 def test_what_is_kept_comes_back(folder: Path) -> None:
     assert kept(SAMPLE.device) is None
     path = keep(SAMPLE)

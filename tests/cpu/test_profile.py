@@ -196,6 +196,18 @@ def test_a_model_in_training_is_left_as_it_was() -> None:
     assert all(torch.equal(v, before[k]) for k, v in norm.state_dict().items())
 
 
+def test_a_disturbed_machine_is_told(found: Profile) -> None:
+    steady = [
+        dataclasses.replace(c, step_us=Spread(found.step_us, found.step_us, found.step_us))
+        for c in found.contenders
+    ]
+    quiet = dataclasses.replace(found, contenders=tuple(steady), groups=())
+    assert not quiet.disturbed
+    apart = dataclasses.replace(steady[0], step_us=Spread(10.0, 5.0, 20.0))
+    assert dataclasses.replace(quiet, contenders=(apart,)).disturbed
+    assert dataclasses.replace(quiet, groups=(group(9 * found.step_us, (1, 2), None),)).disturbed
+
+
 def test_two_subjects_are_two_forecasts(found: Profile) -> None:
     assert found.subject == f"Block(({ROWS}, {COLS}))"
     assert dataclasses.replace(found, subject="Other()", id="").id != found.id

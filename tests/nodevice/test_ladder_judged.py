@@ -197,6 +197,19 @@ def test_what_is_wrong_or_faulty_never_runs_on_a_device(
     assert document["measured"] is None and document["predicted"] is None and document["relative"] is None
 
 
+@pytest.mark.parametrize(("against", "met"), [("v5", False), ("v4", True)])
+def test_wrong_where_the_rung_is_right_is_wrong(
+    against: str, met: bool, fixed: Callable[..., None], tmp_path: Path
+) -> None:
+    """A mean of squares less the square of the mean: what v4 is allowed and v5 is not."""
+    fixed(finding=lambda d, r, c: Finding(d.name, r, c, 0.5 if d.name == "ordinary" else 5.0))
+    mine = copied(LADDERS["layer_norm"], against, tmp_path / "mine.cu")
+    seen = study(mine, named("V100-SXM2-16GB"), 64, [256], on_device=False)
+    judged = Report(seen).learner(None)
+    assert judged.met is met
+    assert ("mine is wrong: not on large_mean. It was launched as v5 is, grid=" in judged.sentence) is not met
+
+
 # Rows that do not count
 
 MEASURED = Measured(

@@ -53,6 +53,10 @@ def calibrate(
         path = calibration.keep(found)
     output.text(_verdict(found))
     output.console.print(_table(found))
+    if found.disturbed:
+        output.text(
+            "The machine was disturbed: the quartiles of a mix lie far apart. Measure again when it is idle."
+        )
     output.text(f"Measured {found.date} with {found.machine}; kept in {path}")
     output.document({**found.to_dict(), "path": str(path)})
 

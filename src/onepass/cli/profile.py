@@ -89,7 +89,11 @@ def _built(
             raise BadUserFile(str(loaded.path), problem, "It is called without arguments.") from error
     if not callable(model):
         problem = f"`{loaded.name}` returned {type(model).__name__}, which is no model"
-        raise BadUserFile(str(loaded.path), problem, "Return a torch.nn.Module, or a function of tensors.")
+        raise BadUserFile(
+            str(loaded.path),
+            problem,
+            "Return a torch.nn.Module, or a function of tensors; example_inputs() gives what it is called with.",
+        )
     return model, loaded.inputs
 
 

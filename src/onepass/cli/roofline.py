@@ -21,7 +21,8 @@ def roofline(
         str, typer.Argument(metavar="FILE.py:NAME", help="The file must define example_inputs().")
     ],
     device: Annotated[
-        str, typer.Option("--device", help="A GPU of `onepass devices`; default: where the inputs are.")
+        str,
+        typer.Option("--device", help="A GPU of `onepass devices`, or cpu; default: where the inputs are."),
     ] = "",
     run: Annotated[bool, typer.Option("--run", help="Also time each kernel, on the device present.")] = False,
     svg: Annotated[Path | None, typer.Option("--svg", help="Write the picture to this file.")] = None,
@@ -35,7 +36,7 @@ def roofline(
     from onepass.device import find
 
     output = Output.open(json)
-    named = find(device).name if device else ""  # before the seconds that PyTorch takes
+    named = find(device).name if device not in ("", "cpu") else ""  # before the seconds that PyTorch takes
     with output.foreign_prints():
         found = _place(load(target), named, run)
     output.text(found.text)

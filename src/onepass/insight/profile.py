@@ -43,6 +43,8 @@ SLOWER: Mapping[str, float] = {"cuda": 1.25, "cpu": 2.0}
 FASTER = 1.5
 # Two measurements of one small kernel differ by as much, on a GPU. Units: µs.
 RESOLUTION_US = 2.0
+# Quartiles of a step further apart than this are of a machine that had other work.
+STEADY = 1.5
 # A model that fusing makes less than this much faster is not worth the compilation.
 WORTH = 0.03
 
@@ -203,6 +205,12 @@ class Profile:
         return self.step_us / self.contender("onepass").step_us.median if self.contenders else 1.0
 
     @property
+    def disturbed(self) -> bool:
+        """Whether other work on the machine shows: steps far apart, or a forecast above a whole step."""
+        apart = any(c.step_us.high > STEADY * c.step_us.low for c in self.contenders)
+        return apart or self.saving_us[1] > self.step_us
+
+    @property
     def worth_it(self) -> bool:
         """Whether a step gets noticeably faster: as measured or, before that, by the forecast."""
         return self.ratio >= 1 + WORTH if self.contenders else self.saving_us[1] >= WORTH * self.step_us
@@ -221,6 +229,7 @@ class Profile:
             "saved_us": self.saved_us,
             "resolution_us": RESOLUTION_US,
             "worth_it": self.worth_it,
+            "disturbed": self.disturbed,
             "groups": [g.to_dict() for g in self.groups],
             "contenders": [c.to_dict() for c in self.contenders],
             "left": list(self.left),

@@ -28,9 +28,9 @@ def verdict(found: Profile, words: Words) -> str:
     values = {"ratio": found.ratio, "held": held, "of": of, "device": found.device}
     if found.saved_us is None:  # the profiler lost a launch
         return f"{head}\n{words('profile_did_some', **values)}"
-    shorter = (found.step_us - found.contender("onepass").step_us.median) / 1e3
-    did = words("profile_did", saved=found.saved_us / 1e3, shorter=shorter, **values)
-    return f"{head}\n{did}"
+    steps = {"eager": found.step_us / 1e3, "ours": found.contender("onepass").step_us.median / 1e3}
+    did = words("profile_did", saved=found.saved_us / 1e3, **steps, **values)
+    return "\n".join([head, did, *([words("profile_noisy")] if found.disturbed else [])])
 
 
 def shares_head(words: Words) -> list[str]:

@@ -16,6 +16,7 @@ from onepass.ladder import predict
 from onepass.ladder.compiled import Compiled
 from onepass.ladder.emulated import Finding
 from onepass.ladder.measure import ROUNDS
+from onepass.ladder.rungs import Rung
 from onepass.ladder.study import Studied, Study
 from onepass.runtime.nvrtc import version
 
@@ -252,9 +253,11 @@ class Report:
     def learner(self, asked: float | None) -> Judgement:
         """The judgement of the last rung against the one below it, at the row length where it does worst."""
         name, mine = self.study.ladder.rungs[-1].name, self.study.learners
-        bad = next((e for e in mine if not e.fit), None)
+        allowed = set(self.study.ladder.rung(mine[0].rung.below).fails) if mine else set()
+        bad = next((e for e in mine if not e.fit or set(e.failed) - allowed), None)
         if bad is not None:
-            return Judgement(False, self.say("learner_wrong", name=name, outcome=self._wrong(bad)))
+            said = self.say("learner_wrong", name=name, outcome=self._wrong(bad))
+            return Judgement(False, f"{said} {self._launched(bad.rung)}".rstrip())
         void = next((e.measured.void for e in mine if e.measured and e.measured.void), "")
         if void:
             return Judgement(False, self.say("verdict_void", name=name, why=void))
@@ -276,6 +279,13 @@ class Report:
             return Judgement(True, self.say("learner_free", **values))
         met = factor >= asked
         return Judgement(met, self.say("learner_met" if met else "learner_missed", asked=asked, **values))
+
+    def _launched(self, rung: Rung) -> str:
+        """How a learner's kernel was launched, where its file does not say: as the rung it is judged against."""
+        usual, own = self.study.ladder.rung(rung.below).launches[0], rung.launches[0]
+        if (usual.grid, usual.block) != (own.grid, own.block):
+            return ""
+        return self.say("learner_launched", against=rung.below, grid=own.grid, block=own.block)
 
     def _wrong(self, entry: Studied) -> str:
         """On the ordinary data: the first of a ladder's kinds. The others are the ladder's finer points."""

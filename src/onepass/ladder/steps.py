@@ -191,7 +191,7 @@ def learner(path: Path, ladder: Ladder, against: Rung) -> tuple[Ladder, Rung]:
         below=against.name,
         launches=(launch,),
         changed=f"a learner's kernel, judged against {against.name}",
-        changed_zh=f"学习者的内核,与 {against.name} 比较",
+        changed_zh=f"学习者的内核，与 {against.name} 比较",
         because="",
         because_zh="",
         predicted={},

@@ -22,6 +22,8 @@ from onepass.plan.predict import Rates, assumed
 from onepass.runtime.cache import default_directory
 
 SCHEMA = "onepass.calibrate/1"
+# Quartiles of a steady measurement are closer than this.
+STEADY = 1.3
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Calibration:
     rounds: int
     machine: str  # versions, threads, clocks
     date: str
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other work on the machine shows: quartiles of a mix further apart than `STEADY`."""
+        return any(m.high_gbps > STEADY * m.low_gbps for m in self.memory)
 
     @property
     def best_gbps(self) -> float:
