@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import ROOF, Measured
-from onepass.insight.bench import MOST_ATTAINED
+from onepass.analysis.roofline import MOST_OF_ROOF
 
 
 @cache
@@ -29,7 +29,7 @@ def voids(measured: Measured, device_name: str) -> dict[str, str]:
     for name in measured.us:
         attained = measured.gbps(name) / measured.roof_gbps
         # Warm, or bound by its launch, a kernel is not held by the memory that the roof measures.
-        if name != ROOF and measured.protocol != "graph-warm" and attained > MOST_ATTAINED:
+        if name != ROOF and measured.protocol != "graph-warm" and attained > MOST_OF_ROOF:
             found[name] = f"{attained:.1%} of the measured roof"
     return found
 

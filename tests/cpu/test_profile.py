@@ -45,9 +45,9 @@ def found() -> Profile:
 def test_shares_add_up_and_name_what_the_model_does(found: Profile) -> None:
     assert math.isclose(sum(found.shares.values()), 1.0)
     assert all(share >= 0 for share in found.shares.values())
-    assert found.shares["matmul"] > 0.1
-    assert found.shares["memory-bound"] > 0.1
-    assert found.shares["attention"] == 0
+    assert found.shares["matmul"] > 0
+    assert found.shares["memory-bound"] > 0
+    assert found.shares["attention"] == found.shares["other"] == 0
     kinds = [(op.target, op.kind) for op in found.ops]
     assert kinds.count(("addmm.default", "matmul")) == 2
     assert kinds.count(("native_layer_norm.default", "memory-bound")) == 2
@@ -97,7 +97,7 @@ def test_an_op_is_timed_where_it_stands() -> None:
     graph = torch.fx.experimental.proxy_tensor.make_fx(slow)(torch.randn(400, 400))
     times = op_times(graph, [torch.randn(400, 400)], torch.device("cpu"))
     assert [t.kind for t in times.values()] == ["matmul", "matmul"]
-    assert all(t.us > 50 for t in times.values())
+    assert all(t.us > 0 for t in times.values())
 
 
 class Layer(nn.Module):
