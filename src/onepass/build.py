@@ -18,7 +18,7 @@ from onepass.plan.choose import Candidate, Schedule, candidates, kernel_name
 from onepass.plan.cost import Hints, Traffic, number, traffic
 from onepass.plan.decision import Decision
 from onepass.plan.merge import merge
-from onepass.plan.predict import predicted_us
+from onepass.plan.predict import Rates, predicted_us
 from onepass.plan.spaces import lay_out
 from onepass.runtime.calibration import rates_of
 from onepass.runtime.load import at_once, binary, cpu_kernel
@@ -82,9 +82,9 @@ def build(program: Program, hints: Hints, *, fuel: int | None = None, run: bool 
     with _timed(times, "bias"):
         planned = hand_over(merged, program, fit, fuel)
     with _timed(times, "compile"):
-        made = at_once(
-            [partial(one, item, hints, run) for item in planned.items if isinstance(item, Cluster)]
-        )
+        clusters = [item for item in planned.items if isinstance(item, Cluster)]
+        rates = {name: rates_of(of(name)) for name in {cluster.device for cluster in clusters}}
+        made = at_once([partial(one, cluster, hints, rates[cluster.device], run) for cluster in clusters])
         kernels = iter(made)
         items = [next(kernels) if isinstance(item, Cluster) else item for item in planned.items]
     return Plan(program, tuple(items), planned.decisions, hints, times)
@@ -101,13 +101,13 @@ def candidates_of(cluster: Cluster) -> list[Candidate] | str:
     return layout if isinstance(layout, str) else candidates(cluster, layout, of(cluster.device))
 
 
-def one(cluster: Cluster, hints: Hints, compiled: bool) -> Built:
+def one(cluster: Cluster, hints: Hints, rates: Rates, compiled: bool) -> Built:
     """One cluster with its first schedule or, compiled for a GPU, with its first that spills least."""
     found = candidates_of(cluster)
     if isinstance(found, str):
         raise NotLowered(f"{cluster.origins}: {found}")
     device = of(cluster.device)
-    work, rates = traffic(cluster, hints), rates_of(device)
+    work = traffic(cluster, hints)
     tried: list[Built] = []
     for kernel, schedule in found:
         source = emit(kernel, schedule, kernel_name(schedule, cluster))

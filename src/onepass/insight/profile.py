@@ -26,7 +26,6 @@ from onepass.api import kernel_rows, report
 from onepass.capture.backend import Backend, Run
 from onepass.capture.options import Options
 from onepass.capture.runner import Compiled
-from onepass.ops.table import COMPUTE_BOUND
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.timer import Spread, interleaved, timed
 
@@ -526,7 +525,7 @@ class _Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 _COMPUTE = re.compile(
-    r"(?:^|_)(?:b?addb?mm|b?mm|addmv|mv|dot|linear|matmul)(?:_|$)|conv(?:olution)?(?:[123]d|_|$)"
+    r"(?:^|_)(?:b?addb?mm|b?mm|addmv|mv|dot|linear|matmul|einsum)(?:_|$)|conv(?:olution)?(?:[123]d|_|$)"
 )
 
 
@@ -550,10 +549,7 @@ def kind_of(node: Node) -> Kind | None:
     """What an op of the graph spends its time on; None for what makes no tensor."""
     if node.op != "call_function" or not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list)):
         return None
-    name = _target(node)
-    if "attention" in name:
-        return "attention"
-    return "matmul" if name.removeprefix("onepass.") in COMPUTE_BOUND else "memory-bound"
+    return kind_of_name(_target(node).removeprefix("onepass."))
 
 
 def _target(node: Node) -> str:
@@ -576,9 +572,8 @@ def forecasts(
     for graph, times in zip(graphs, ops, strict=True):
         plan, count = graph.compiled.plan, graph.calls
         eager = {op.name: eager_bytes(op, plan.hints) for op in memory_bound(plan.program.eager)}
-        unspent = dict(
-            times
-        )  # an op that several kernels compute again counts for the first, as its bytes do
+        # An op that several kernels compute again counts for the first, as its bytes do.
+        unspent = dict(times)
         for built, row in zip(plan.kernels, kernel_rows(plan, []), strict=True):
             inside = [n for n in ops_inside(built.cluster) if n in eager]
             spent = sum(unspent.pop(n).us for n in inside if n in unspent)
