@@ -15,11 +15,13 @@ from harness.together import _cpu_unit
 from harness.tolerance import EXACT, stated
 from onepass.build import Built, one
 from onepass.capture import launch
+from onepass.device import cpu
 from onepass.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, DType
 from onepass.ir.address import contiguous
 from onepass.ir.cluster import Cluster, Load, Map, Node, Space, Store, Tensor
 from onepass.ops.opdef import OpDef
 from onepass.ops.table import OPS, REDUCE
+from onepass.runtime.calibration import rates_of
 
 FLOATS = (FLOAT32, BFLOAT16, FLOAT16)
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-30, 1e4, -1e4, math.inf, -math.inf, math.nan)
@@ -108,7 +110,9 @@ def alone(op: OpDef, dtype: DType) -> Built:
     nodes.append(Map("r", "full", op.name, tuple(n.name for n in nodes), result))
     tensors["y"] = Tensor("y", stored[result], (COUNT,), contiguous((COUNT,)))
     stores = (Store("y", "r", "full", contiguous((COUNT,))),)
-    return one(Cluster(op.name, Space(COUNT), tuple(nodes), stores, (op.name,), tensors), {}, False)
+    return one(
+        Cluster(op.name, Space(COUNT), tuple(nodes), stores, (op.name,), tensors), {}, rates_of(cpu()), False
+    )
 
 
 def run(built: Built, x: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
