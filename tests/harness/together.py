@@ -22,7 +22,7 @@ from onepass.capture import launch
 from onepass.capture.in_place import in_place
 from onepass.capture.normalize import Captured, normalize
 from onepass.capture.runner import compile_runner
-from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.codegen.cpu_prelude import cpu_library, cpu_prelude
 from onepass.codegen.cuda_prelude import cuda_prelude
 from onepass.codegen.emit import Source, emit
 from onepass.device import KNOWN
@@ -103,11 +103,11 @@ def run_on_cpu(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
 
 
 def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
-    parts = [cpu_prelude()]
+    parts = [cpu_prelude(), cpu_library()]
     names = []
     for i, s in enumerate(sources):
         names.append(f"onepass_{i}_{s.name}")
-        body = s.text.removeprefix(cpu_prelude())
+        body = s.text.removeprefix(cpu_prelude()).removeprefix(cpu_library())
         parts.append(f"#define {s.name} {names[-1]}\nnamespace onepass_{i} {{\n{body}\n}}\n#undef {s.name}\n")
     text = "".join(parts)
     # -O1 takes half the time of what ships; the flags that decide results are the same.

@@ -50,11 +50,19 @@ class Filled:
 class Expansion:
     """The builder that `onepass.ops.composite` rows talk to. One instance makes one cluster."""
 
-    def __init__(self, name: str, shape: Sequence[Size], integers: torch.dtype = torch.int64) -> None:
-        """``integers`` is what PyTorch computes this op's integers in: kernels do in 64 bits, and nothing wraps."""
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[Size],
+        integers: torch.dtype = torch.int64,
+        floats: Class = "float",
+    ) -> None:
+        """``integers`` is what PyTorch computes this op's integers in: kernels do in 64 bits, and wrap what came out.
+        ``floats`` is the class it computes floating-point numbers in."""
         self.name = name
         self.full = tuple(shape)
         self.integers = integers
+        self.floats = floats
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.reduced_dims: tuple[int, ...] | None = None
@@ -67,11 +75,12 @@ class Expansion:
         values = [self._value(o) for o in operands]
         if not all(isinstance(v, (int, float, Poly, Operand)) for v in values):
             self.refuse("data-dependent value: a number that is computed at run time")
-        kind = _common_kind(row.operands, [v.kind if isinstance(v, Operand) else v for v in values])
-        if kind == "bool" and row.operands == "number":
-            self.refuse("dtype: arithmetic on booleans")
-        if kind == "int" and self.integers is not torch.int64:
-            self._check_narrow(row, values)
+        kind = self._common_kind(row.operands, values)
+        truth = kind == "bool" and row.operands == "number"  # PyTorch's sums of truth values are truth values
+        if truth:
+            kind = "int"
+        if kind == "int":
+            values = [self._fitted(v) for v in values]
         level: Level = "full" if any(self._is_full(v) for v in values) or not self._any(values) else "row"
         names = tuple(
             self._as(v, level, "bool" if row.operands == "condition" and i == 0 else kind)
@@ -81,6 +90,10 @@ class Expansion:
         if not self._any(values):
             self.refuse("constant: no tensor operand")
         name = self._add(Map(self._fresh(op), level, op, names, result))
+        if result == "int" and not row.chooses and self.integers is not torch.int64:
+            name = self._add(Map(self._fresh("wrap"), level, _WRAPS[self.integers], (name,), "int"))
+        if truth and result == "int":
+            result, name = "bool", self._convert(name, level, "bool")
         return Operand(self.full if level == "full" else self._row_shape(), result, node=name, level=level)
 
     def reduce(self, op: str, x: Any, dims: list[int], keepdim: bool) -> Operand:
@@ -88,8 +101,10 @@ class Expansion:
             self.refuse("constant: a reduction of a filled tensor")
         self._reduce_along(x, dims)
         value = self._value(x)
-        name = self._add(Reduce(self._fresh(op), op, self._as(value, "full", "float")))
-        kept = Operand(self._row_shape(), "float", node=name, level="row")
+        kind = self._common_kind("number", [value])
+        kind = "int" if kind == "bool" else kind
+        name = self._add(Reduce(self._fresh(op), op, self._as(value, "full", kind), kind))
+        kept = Operand(self._row_shape(), kind, node=name, level="row")
         return kept if keepdim else self.squeeze(kept, dims)
 
     def squeeze(self, x: Operand, dims: list[int]) -> Operand:
@@ -107,14 +122,14 @@ class Expansion:
         if isinstance(x, Filled):
             return self.constant(x.shape, x.value, dtype)
         value = self._value(x)
-        if target.kind == "int" and target.name != "int64":
-            self.refuse(f"dtype: a cast to {dtype}")
         same = isinstance(value, Operand) and value.torch_dtype == dtype
         if dtype in _ROUNDING and not same:
             return self.map(_ROUNDING[dtype], value)
-        if isinstance(value, Operand) and value.kind == target.kind:
-            return self.map("copy", value)
-        return self.map(f"to_{target.kind}", value)
+        known = isinstance(value, Operand) and value.kind == target.kind
+        moved = (
+            value if known and dtype in _WRAPS else self.map("copy" if known else f"to_{target.kind}", value)
+        )
+        return self.map(_WRAPS[dtype], moved) if dtype in _WRAPS and not same else moved
 
     def constant(self, shape: Any, value: Any, dtype: torch.dtype) -> Filled:
         target = from_torch(dtype)
@@ -169,7 +184,7 @@ class Expansion:
         if len(found) == 1:
             return self.map("copy", found[0])
         names, bounds, at = list[str](), list[int](), 0
-        kind = _common_kind("any", [p.kind for p in found])
+        kind = self._common_kind("any", list(found))
         for piece in found:
             width = piece.shape[-1]
             if not isinstance(width, int):
@@ -204,7 +219,8 @@ class Expansion:
             )
         assert isinstance(ready, Operand) and ready.node is not None
         if ready.kind != tensor.dtype.kind:
-            self.refuse(f"dtype: {tensor.dtype}")
+            ready = self.map(f"to_{tensor.dtype.kind}", ready)
+            assert ready.node is not None
         self.tensors[tensor.name] = tensor
         return Store(tensor.name, ready.node, ready.level, view or contiguous(tensor.shape))
 
@@ -215,22 +231,34 @@ class Expansion:
 
     # Inside
 
-    def _check_narrow(self, row: OpDef, values: list[Any]) -> None:
-        """What PyTorch computes in fewer than 64 bits wraps; an op that only chooses among its operands does not."""
-        if row.result == "same" and not row.chooses:
-            self.refuse(f"dtype: arithmetic that wraps, in {_named(self.integers)}")
-        for value in values:
-            if not isinstance(value, Operand):
-                self._check_fits(value)
-            elif value.kind == "int" and value.torch_dtype is not None:
-                bounds = torch.iinfo(value.torch_dtype)
-                self._check_fits(bounds.min)
-                self._check_fits(bounds.max)
+    def _common_kind(self, rule: str, values: Sequence[Any]) -> Class:
+        """The compute class an op works in; numbers do not promote tensors above their own class."""
+        if rule == "float":
+            return self.floats
+        if rule in ("int", "bool"):
+            return rule  # type: ignore[return-value]
+        rank: dict[Class, int] = {"bool": 0, "int": 1, "float": 2, "double": 2}
+        found = values[1:] if rule == "condition" else values
+        kinds = [_kind_of(v) for v in found]
+        widest = max(kinds, key=lambda k: rank[k])
+        return self.floats if rank[widest] == 2 and len(set(kinds)) > 1 else widest
+
+    def _fitted(self, value: Any) -> Any:
+        """An integer operand as the dtype that the op computes in."""
+        if self.integers is torch.int64:
+            return value
+        if not isinstance(value, Operand):
+            self._check_fits(value)
+        elif value.kind == "int" and value.torch_dtype is not None:
+            given, held = torch.iinfo(value.torch_dtype), torch.iinfo(self.integers)
+            if given.min < held.min or given.max > held.max:
+                return self.map(_WRAPS[self.integers], replace(value, torch_dtype=None))
+        return value
 
     def _check_fits(self, value: Any) -> None:
         bounds = torch.iinfo(self.integers)
-        if not isinstance(value, int) or not bounds.min <= value <= bounds.max:
-            self.refuse(f"dtype: an integer that wraps, in {_named(self.integers)}")
+        if not isinstance(value, (int, float)) or not bounds.min <= value <= bounds.max:
+            self.refuse(f"dtype: a number that does not fit in {_named(self.integers)}")
 
     def _space(self) -> Space:
         if self.reduced_dims is None:
@@ -310,6 +338,14 @@ class Expansion:
 # What a cast to these dtypes loses; a kernel computes with floats of 32 bits whatever it loads and stores.
 _ROUNDING = {torch.bfloat16: "round_bf16", torch.float16: "round_f16"}
 
+# What an integer op leaves in fewer than 64 bits: the low bits, as PyTorch's own arithmetic does.
+_WRAPS = {
+    torch.int32: "wrap_i32",
+    torch.int16: "wrap_i16",
+    torch.int8: "wrap_i8",
+    torch.uint8: "wrap_u8",
+}
+
 
 def without_rounding(cluster: Cluster) -> Cluster:
     """A cast alone, to be stored: storing rounds, and nobody here sees the value before."""
@@ -348,21 +384,13 @@ def _broadcast(view: View, shape: Sequence[Size]) -> View | None:
     return View(tuple(dims), view.offset)
 
 
-def _common_kind(rule: str, kinds: list[Any]) -> Class:
-    """The compute class an op works in; numbers do not promote tensors above their own class."""
-    if rule in ("float", "bool"):
-        return rule  # type: ignore[return-value]
-    rank: dict[Class, int] = {"bool": 0, "int": 1, "float": 2}
-    found = kinds[1:] if rule == "condition" else kinds
-    names: list[Class] = [k if isinstance(k, str) else _kind_of(k) for k in found]  # type: ignore[misc]
-    return max(names, key=lambda k: rank[k])
-
-
-def _kind_of(number: Any) -> Class:
-    return "bool" if isinstance(number, bool) else "float" if isinstance(number, float) else "int"
+def _kind_of(value: Any) -> Class:
+    if isinstance(value, Operand):
+        return value.kind
+    return "bool" if isinstance(value, bool) else "float" if isinstance(value, float) else "int"
 
 
 def _number(value: Any, kind: Class) -> Any:
     if not isinstance(value, (int, float, bool)):
         return value  # a symbolic size
-    return {"float": float, "int": int, "bool": bool}[kind](value)
+    return {"float": float, "double": float, "int": int, "bool": bool}[kind](value)

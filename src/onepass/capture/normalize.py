@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from onepass.capture.account import bound_of, eager_op, tensors
 from onepass.capture.expand import Expansion, Filled, Operand, Refused, without_rounding
 from onepass.capture.sizes import hint, is_data_dependent, shares_elements, size
 from onepass.capture.views import followed
-from onepass.dtypes import from_torch
+from onepass.dtypes import Class, from_torch
 from onepass.errors import LeftToPyTorch
 from onepass.ir.address import View, contiguous
 from onepass.ir.cluster import Addend, Call, Cluster, EagerOp, Item, Program, Tensor
@@ -184,7 +185,10 @@ class _Reader:
         if isinstance(row, CompositeDef) and row.pieces and self.concatenation(node, name, arguments):
             return
         expansion = Expansion(
-            node.name, self.full_shape(node, name, first, arguments), _integers(node, first.dtype)
+            node.name,
+            self.full_shape(node, name, first, arguments),
+            _integers(node, first.dtype),
+            _floats(node, value),
         )
         if isinstance(row, CompositeDef):
             result = row.expand(expansion, **arguments)
@@ -501,6 +505,15 @@ def _integers(node: Node, result: torch.dtype) -> torch.dtype:
         dtype = torch.result_type(_typical(left), _typical(right))
     is_integer = not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
     return dtype if is_integer else torch.int64
+
+
+def _floats(node: Node, value: Any) -> Class:
+    """The class that PyTorch computes an op's floating-point numbers in: its results', or what its inputs become."""
+    results = [t.dtype for t in tensors(value) if t.dtype.is_floating_point]
+    if not results:
+        given = tensors([n.meta.get("val") for n in node.all_input_nodes])
+        results = [functools.reduce(torch.promote_types, [t.dtype for t in given])] if given else []
+    return "double" if torch.float64 in results else "float"
 
 
 def _typical(operand: Any) -> Any:

@@ -27,7 +27,7 @@ def statements(kernel: Kernel) -> list[Statement]:
 
 def kinds(kernel: Kernel) -> dict[str, Class]:
     """The compute class of every value."""
-    found: dict[str, Class] = {s.name: "float" for s in kernel.stages if isinstance(s, ReduceRow)}
+    found: dict[str, Class] = {s.name: s.kind for s in kernel.stages if isinstance(s, ReduceRow)}
     for s in statements(kernel):
         if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept)):
             found[s.name] = s.kind

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onepass.codegen.arguments import statements, struct
-from onepass.codegen.cpu_prelude import cpu_prelude
-from onepass.codegen.printer import Printer, float_literal
-from onepass.dtypes import FLOAT32
+from onepass.codegen.cpu_prelude import cpu_library, cpu_prelude
+from onepass.codegen.printer import Printer, double_literal, float_literal
+from onepass.dtypes import FLOAT32, Class
 from onepass.ir.kernel import (
     Access,
     Accumulate,
@@ -28,7 +29,8 @@ from onepass.ir.kernel import (
 from onepass.ops.table import REDUCE
 from onepass.plan.schedules.cpu import LANES, CpuSchedule
 
-VECTOR = {"float": "vf", "int": "vl", "bool": "vm"}
+VECTOR = {"float": "vf", "double": "vd", "int": "vl", "bool": "vm"}
+SCALAR = {"float": "float", "double": "double", "int": "i64", "bool": "i64"}
 
 
 class CpuPrinter(Printer):
@@ -54,7 +56,12 @@ class CpuPrinter(Printer):
         self.row_function()
         self.entry()
         body = "\n".join(self.lines)
-        return f"{cpu_prelude()}\n{struct(self.block)}\n{body}\n"
+        library = cpu_library() if self.needs_library(body) else ""
+        return f"{cpu_prelude()}{library}\n{struct(self.block)}\n{body}\n"
+
+    def needs_library(self, body: str) -> bool:
+        wide = any(isinstance(s, ReduceRow) and s.kind != "float" for s in self.kernel.stages)
+        return wide or bool(re.search(r"\b(?:vd|lib_\w+|int_\w+|wrap_\w+)\b", body))
 
     # The walk over rows
 
@@ -137,8 +144,8 @@ class CpuPrinter(Printer):
             total = f"{stage.name}_a0"
             for u in range(1, self.unrolled[stage.name]):
                 total = REDUCE[stage.op].combine.format(total, f"{stage.name}_a{u}")
-            self.put(1, f"const vf {stage.name} = vf(h{stage.op}({total}));")
-            self.kinds[stage.name] = "float"
+            vector = VECTOR[stage.kind]
+            self.put(1, f"const {vector} {stage.name} = {vector}(h{stage.op}({total}));")
 
     def row_statement(self, s: Statement) -> None:
         if isinstance(s, StoreValue):
@@ -170,7 +177,7 @@ class CpuPrinter(Printer):
             if isinstance(s, Accumulate):
                 self.unrolled[s.name] = unroll
                 for u in range(unroll):
-                    self.put(1, f"vf {s.name}_a{u} = vf({REDUCE[s.op].identity});")
+                    self.put(1, f"{VECTOR[s.kind]} {s.name}_a{u} = {self.identity(s)};")
         bounds = self.kernel.bounds
         for low, high in zip((0, *bounds), (*bounds, None), strict=True):
             self.segment(loop, unroll, low, high, bool(bounds))
@@ -245,9 +252,9 @@ class CpuPrinter(Printer):
         if isinstance(s.value, str) and s.value in once:
             expression, product = once[s.value]
             return f"{total} = {expression.format(total, *(self.operand(o, 'float') for o in product.operands))};"
-        value = self.operand(s.value, "float")
+        value = self.operand(s.value, s.kind)
         if fresh:
-            value = f"op_where({fresh}, {value}, vf({REDUCE[s.op].identity}))"
+            value = f"op_where({fresh}, {value}, {self.identity(s)})"
         return f"{total} = {REDUCE[s.op].combine.format(total, value)};"
 
     def value(self, s: Statement, c: str, tail: str | None, along: str = "") -> str:
@@ -263,7 +270,7 @@ class CpuPrinter(Printer):
 
     def load(self, s: LoadValue, c: str, tail: str | None, along: str) -> str:
         a = self.kernel.access(s.access)
-        shape = {"float": "load", "int": "load_int", "bool": "load_mask"}[s.kind]
+        shape = {"float": "load", "double": "load_double", "int": "load_int", "bool": "load_mask"}[s.kind]
         row = f"{a.name}_g{self.down(a, along)}"
         if a.column == "zero":
             return f"{shape}_1({row})"
@@ -289,11 +296,16 @@ class CpuPrinter(Printer):
         return f"store_or_stream({at}, past);" if a in self.streamed and c != "t" else f"store({at});"
 
     def sized(self, text: str, kind: str) -> str:
-        return f"{VECTOR[kind]}(({'float' if kind == 'float' else 'i64'}){text})"
+        return f"{VECTOR[kind]}(({SCALAR[kind]}){text})"
+
+    def ctype(self, kind: Class) -> str:
+        return VECTOR[kind]
 
     def literal(self, value: Any, kind: str) -> str:
         if kind == "float":
             return f"vf({float_literal(float(value))})"
+        if kind == "double":
+            return f"vd({double_literal(float(value))})"
         if kind == "int":
             return f"vl((i64){int(value)}ll)"
         return f"mask_all({'true' if value else 'false'})"
@@ -322,8 +334,7 @@ class CpuPrinter(Printer):
                     else:
                         self.put(depth, self.value(s, "c", tail))
             elif isinstance(stage, ReduceRow):
-                self.put(depth, f"const vf {stage.name} = {stage.name}_a;")
-                self.kinds[stage.name] = "float"
+                self.put(depth, f"const {VECTOR[stage.kind]} {stage.name} = {stage.name}_a;")
             else:
                 self.serial_loop(depth, stage, tail)
 
@@ -331,7 +342,7 @@ class CpuPrinter(Printer):
         def body(inside: int) -> None:
             for s in loop.body:
                 if isinstance(s, Accumulate):
-                    total, value = f"{s.name}_a", self.operand(s.value, "float")
+                    total, value = f"{s.name}_a", self.operand(s.value, s.kind)
                     self.put(inside, f"{total} = {REDUCE[s.op].combine.format(total, value)};")
                 elif isinstance(s, Keep):
                     self.put(inside, f"store({s.value}_k + r * {LANES}, {s.value});")
@@ -342,7 +353,7 @@ class CpuPrinter(Printer):
                 else:
                     self.put(inside, self.value(s, "c", tail, "r"))
 
-        self.serial(depth, "vf", loop, body)
+        self.serial(depth, loop, body)
 
 
 def _rounded_once(body: Sequence[Statement]) -> dict[str, tuple[str, Compute]]:

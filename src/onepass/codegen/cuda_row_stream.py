@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from onepass.codegen.cuda import CudaPrinter
-from onepass.codegen.cuda_prelude import reduce_scratch_bytes
 from onepass.codegen.cuda_row import RowPrinter
 from onepass.ir.kernel import Access, ColumnLoop, Kernel, LoadValue, StoreValue
 from onepass.plan.schedules.row_stream import StreamSchedule
@@ -21,7 +20,7 @@ class StreamPrinter(RowPrinter):
         s = self.stream
         self.put(0, "template <int A> __device__ __forceinline__ void walk(const Args& a, float* scratch) {")
         self.put(1, f"constexpr int T = {s.lanes}, E = {s.width};")
-        self.put(1, "groups<T, 1> group(scratch);")
+        self.put(1, f"groups<T, 1{', 1, 2' if self.wide else ''}> group(scratch);")
         self.put(1, "const int lane = threadIdx.x;")
         self.put(1, "const i64 cols = a.cols, row = blockIdx.x;")
         self.put(1, "const bool live = true;")
@@ -32,7 +31,7 @@ class StreamPrinter(RowPrinter):
         self.put(0, "}")
         self.put(0, "")
         self.head(f"{s.threads}")
-        self.put(1, f"__shared__ float scratch[{max(1, reduce_scratch_bytes(s.lanes, 1) // 4)}];")
+        self.scratch(s.lanes, 1)
         self.put(1, f"if (a.wide) walk<{s.width}>(a, scratch); else walk<1>(a, scratch);")
         self.put(0, "}")
 

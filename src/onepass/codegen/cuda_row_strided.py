@@ -39,7 +39,7 @@ class StridedPrinter(CudaPrinter):
             elif isinstance(stage, ColumnLoop):
                 self.loop(stage)
             else:
-                self.put(1, f"const float {stage.name} = {stage.name}_a;")
+                self.put(1, f"const {TYPE[stage.kind]} {stage.name} = {stage.name}_a;")
         self.put(0, "}")
 
     def loop(self, loop: ColumnLoop) -> None:
@@ -47,7 +47,7 @@ class StridedPrinter(CudaPrinter):
             for s in loop.body:
                 self.statement(s, depth, "r")
 
-        self.serial(1, "float", loop, body)
+        self.serial(1, loop, body)
 
     def statement(self, s: Statement, depth: int, r: str) -> None:
         if isinstance(s, LoadValue):

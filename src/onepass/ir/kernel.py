@@ -101,6 +101,7 @@ class Accumulate:
     name: str
     op: str
     value: Operand
+    kind: Class = "float"
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class ReduceRow:
 
     name: str
     op: str
+    kind: Class = "float"
 
 
 Stage = RowBlock | ColumnLoop | ReduceRow

@@ -62,7 +62,7 @@ class OpDef:
     scalar. ``expr`` is the C expression both targets print, with ``{0}``, ``{1}`` for the operands; ``expr_half``
     replaces it where the result is only needed at 16-bit precision. ``result`` is the compute class of the value:
     a class by name, or ``same`` (that of the operands). ``operands`` restricts the operands: ``float`` converts
-    integers and booleans first, ``any`` takes the widest class among them, ``number`` too but not if all are
+    integers and booleans first and takes either width, ``int`` converts booleans, ``any`` takes the widest class among them, ``number`` too but not if all are
     booleans, ``bool`` needs booleans. ``chooses`` says that the value is one of the operands (or zero, where there is
     one of each sign): integers of any width need no wrapping then.
 
@@ -79,8 +79,8 @@ class OpDef:
     doc: str
     source: str
     expr_half: str | None = None
-    result: Literal["same", "float", "bool", "int"] = "same"
-    operands: Literal["any", "number", "float", "bool", "condition"] = "any"
+    result: Literal["same", "float", "double", "bool", "int"] = "same"
+    operands: Literal["any", "number", "float", "int", "bool", "condition"] = "any"
     chooses: bool = False
     flops: int = 1
     cost: int = 1
@@ -91,7 +91,8 @@ class OpDef:
 
 @dataclass(frozen=True)
 class ReductionDef:
-    """One reduction: ``identity`` to start from, ``combine`` as a C expression of ``{0}`` and ``{1}``.
+    """One reduction: ``identity`` to start from (``identity_int`` of integers), ``combine`` as a C expression of ``{0}``
+    and ``{1}``.
 
     ``group`` names the prelude function that combines the partial values of the lanes that share a row. ``rounds`` says
     that combining rounds, so that many terms one by one lose digits.
@@ -108,6 +109,7 @@ class ReductionDef:
     source: str
     flops: int = 1
     cost: int = 1
+    identity_int: str = "0"
     rounds: bool = False
     rounded_once: tuple[tuple[str, str], ...] = ()
 

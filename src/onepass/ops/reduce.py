@@ -28,6 +28,7 @@ REDUCTIONS: tuple[ReductionDef, ...] = (
         lambda x, dims: torch.amax(x, dims, keepdim=True),
         "the largest element; NaN wins",
         _TORCH,
+        identity_int="LEAST_I64",
         cost=2,
     ),
     ReductionDef(
@@ -38,6 +39,7 @@ REDUCTIONS: tuple[ReductionDef, ...] = (
         lambda x, dims: torch.amin(x, dims, keepdim=True),
         "the smallest element; NaN wins",
         _TORCH,
+        identity_int="GREATEST_I64",
         cost=2,
     ),
 )

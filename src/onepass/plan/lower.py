@@ -181,7 +181,7 @@ class _Lowering:
             if loop:
                 stages.append(ColumnLoop(tuple(loop)))
             stages.extend(
-                ReduceRow(self.short[n.name], n.op)
+                ReduceRow(self.short[n.name], n.op, n.kind)
                 for n in self.cluster.nodes
                 if isinstance(n, Reduce) and self.phase[n.name] == p + 1
             )
@@ -275,7 +275,7 @@ class _Lowering:
         for name in self.keep:
             if self.phase[name] == p:
                 need(name)
-        body.extend(Accumulate(self.short[n.name], n.op, self.short[n.operand]) for n in reductions)
+        body.extend(Accumulate(self.short[n.name], n.op, self.short[n.operand], n.kind) for n in reductions)
         body.extend(StoreValue(self.accesses[key].name, self.short[value]) for key, value in stores)
         return body
 

@@ -1,6 +1,8 @@
 // Storage types and how they become float and back. Arithmetic is always float.
 #define ONEPASS_INLINE __device__ __forceinline__
 #define INFINITY_F __int_as_float(0x7f800000)
+#define LEAST_I64 (-0x7fffffffffffffffll - 1)
+#define GREATEST_I64 0x7fffffffffffffffll
 #define NAN_F __int_as_float(0x7fc00000)
 
 typedef long long i64;
