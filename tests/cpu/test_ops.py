@@ -45,10 +45,35 @@ PYTORCH: dict[str, Callable[..., torch.Tensor]] = {
     "gelu_erf": F.gelu,
     "softplus": lambda x: torch.where(x > 20, x, torch.log1p(torch.exp(x))),
     "where": torch.where,
+    "nextafter": torch.nextafter,
+    "floor_quotient": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "signbit": torch.signbit,
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "int_not": torch.bitwise_not,
+    "int_sign": torch.sign,
+    "int_and": torch.bitwise_and,
+    "int_or": torch.bitwise_or,
+    "int_xor": torch.bitwise_xor,
+    "int_shift_left": torch.bitwise_left_shift,
+    "int_shift_right": torch.bitwise_right_shift,
+    "int_pow": lambda x, y: torch.tensor([_power(*v) for v in zip(x.tolist(), y.tolist(), strict=True)]),
+    "int_floor_quotient": torch.floor_divide,
+    "int_quotient": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "int_fmod": torch.fmod,
+    "int_remainder": torch.remainder,
     "round_bf16": lambda x: x,
     "round_f16": lambda x: x,
 }
 ROUNDS = {"round_bf16": BFLOAT16.unit_roundoff, "round_f16": FLOAT16.unit_roundoff}
+
+
+def _power(x: int, y: int) -> int:
+    """Of Python's integers, the low 64 bits; what is left of a fraction when y is negative."""
+    if y < 0:
+        return (1 if y % 2 == 0 else x) if abs(x) == 1 else 0
+    low = pow(x, y, 2**64)
+    return low - 2**64 if low >= 2**63 else low
 
 
 def kinds(op: OpDef) -> list[str]:
@@ -67,14 +92,14 @@ def inputs(op: OpDef, dtype: torch.dtype, special: bool = True) -> list[torch.Te
             made.append(torch.rand(COUNT, generator=g) < 0.5)
             continue
         if kind == "int":
-            made.append(
-                torch.randint(-(2**40), 2**40, (COUNT,), generator=g)
-                >> torch.randint(0, 40, (COUNT,), generator=g)
-            )
+            x = torch.randint(-(2**40), 2**40, (COUNT,), generator=g)
+            x >>= torch.randint(0, 41, (COUNT,), generator=g)
+            made.append(torch.where(x == 0, 1, x) if i else x)  # a divisor is not zero
             continue
         low, high = op.domain
         x = torch.rand(COUNT, generator=g) * (high - low) + low
-        if special and op.name != "to_int":  # C++ leaves open what an infinity is as an integer
+        if special and op.name not in ("to_int", "nextafter"):
+            # C++ leaves open what an infinity is as an integer; the number next to it is another in each dtype.
             x[-len(pairs) :] = pairs[:, i % 2]
         made.append(x.to(dtype))
     return made

@@ -12,7 +12,6 @@ from onepass.dtypes import Class, from_torch
 from onepass.ir.address import Dim, View, contiguous
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
 from onepass.ir.symbol import Poly, Size, product
-from onepass.ops.opdef import OpDef
 from onepass.ops.table import OPS
 
 
@@ -220,7 +219,7 @@ class Expansion:
         assert isinstance(ready, Operand) and ready.node is not None
         if ready.kind != tensor.dtype.kind:
             ready = self.map(f"to_{tensor.dtype.kind}", ready)
-            assert ready.node is not None
+        assert ready.node is not None
         self.tensors[tensor.name] = tensor
         return Store(tensor.name, ready.node, ready.level, view or contiguous(tensor.shape))
 

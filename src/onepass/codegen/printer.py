@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from onepass.codegen.arguments import Field, fields, iotas, kinds, spell_size
-from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, Kernel, StoreValue
 from onepass.dtypes import Class
+from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, Kernel, StoreValue
 from onepass.ir.symbol import Poly
 from onepass.ops.table import OPS, REDUCE
 

@@ -31,7 +31,6 @@ from onepass.ir.symbol import Size, product
 from onepass.ops.opdef import OpDef
 from onepass.ops.table import OPS, REDUCE
 
-
 # The classes that an op restricted to one kind of operands takes, all of the same.
 TAKES: dict[str, tuple[Class, ...]] = {"float": ("float", "double"), "int": ("int",), "bool": ("bool",)}
 

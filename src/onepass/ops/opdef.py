@@ -62,8 +62,8 @@ class OpDef:
     scalar. ``expr`` is the C expression both targets print, with ``{0}``, ``{1}`` for the operands; ``expr_half``
     replaces it where the result is only needed at 16-bit precision. ``result`` is the compute class of the value:
     a class by name, or ``same`` (that of the operands). ``operands`` restricts the operands: ``float`` converts
-    integers and booleans first and takes either width, ``int`` converts booleans, ``any`` takes the widest class among them, ``number`` too but not if all are
-    booleans, ``bool`` needs booleans. ``chooses`` says that the value is one of the operands (or zero, where there is
+    integers and booleans first and takes either width, ``int`` converts booleans, ``bool`` anything; ``any`` takes the
+    widest class among them, ``number`` too, booleans as integers. ``chooses`` says that the value is one of the operands (or zero, where there is
     one of each sign): integers of any width need no wrapping then.
 
     Units: ``flops`` are the operations counted for arithmetic intensity; ``cost`` is issued instructions and

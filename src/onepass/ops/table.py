@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from onepass.ops.composite import COMPOSITES
 from onepass.ops.elementwise import ELEMENTWISE
+from onepass.ops.library import LIBRARY
 from onepass.ops.opdef import CompositeDef, OpDef, ReductionDef
 from onepass.ops.reduce import REDUCTIONS
 
-OPS: dict[str, OpDef] = {op.name: op for op in ELEMENTWISE}
+OPS: dict[str, OpDef] = {op.name: op for op in (*ELEMENTWISE, *LIBRARY)}
 REDUCE: dict[str, ReductionDef] = {op.name: op for op in REDUCTIONS}
 BY_ATEN: dict[str, OpDef | CompositeDef] = {
-    **{aten: op for op in ELEMENTWISE for aten in op.aten},
+    **{aten: op for op in OPS.values() for aten in op.aten},
     **{aten: op for op in COMPOSITES for aten in op.aten},
 }
 

@@ -1,6 +1,7 @@
 // How library.inc reads on a GPU: each function is an overload for one element.
 #define LIB(f) f
 #define ONEPASS_ONE ONEPASS_INLINE
+#define ONEPASS_TEMPLATE ONEPASS_INLINE
 #define ONEPASS_FLOAT1(NAME, E) ONEPASS_INLINE float NAME(float x) { return E; }
 #define ONEPASS_FLOAT2(NAME, E) ONEPASS_INLINE float NAME(float x, float y) { return E; }
 #define ONEPASS_DOUBLE1(NAME, E) ONEPASS_INLINE double NAME(double x) { return E; }
