@@ -45,6 +45,12 @@ PYTORCH: dict[str, Callable[..., torch.Tensor]] = {
     "gelu_erf": F.gelu,
     "softplus": lambda x: torch.where(x > 20, x, torch.log1p(torch.exp(x))),
     "where": torch.where,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "round": torch.round,
+    "pow": torch.pow,
     "nextafter": torch.nextafter,
     "floor_quotient": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "signbit": torch.signbit,
@@ -129,7 +135,7 @@ def test_reference_is_pytorch(name: str) -> None:
 @pytest.mark.parametrize("name", REDUCE)
 def test_reduction_is_pytorch(name: str) -> None:
     x = torch.rand(3, 37, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) - 0.25
-    own = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}[name]
+    own = {"sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin}[name]
     for special in (0.0, math.inf, -math.inf, math.nan):
         x[1, 17, 2] = special
         found = REDUCE[name].reference(x, [1])

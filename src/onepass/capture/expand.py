@@ -12,7 +12,7 @@ from onepass.dtypes import Class, from_torch
 from onepass.ir.address import Dim, View, contiguous
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
 from onepass.ir.symbol import Poly, Size, product
-from onepass.ops.table import OPS
+from onepass.ops.table import OPS, REDUCE
 
 
 class Refused(Exception):
@@ -30,6 +30,26 @@ class Operand:
     node: str | None = None
     level: Level = "full"
     torch_dtype: torch.dtype | None = None
+
+
+def in_memory(x: Operand | Filled) -> Operand:
+    """The operand as a tensor whose elements can be read from places.
+
+    Raises: Refused where there is none.
+    """
+    if isinstance(x, Operand):
+        return x
+    if x.memory is None:
+        raise Refused("constant: a filled tensor that is nowhere in memory")
+    return x.memory
+
+
+def unsqueezed(x: Operand, dim: int) -> Operand:
+    """An operand in memory with a dimension of size one at ``dim``."""
+    assert x.view is not None
+    at = dim % (len(x.shape) + 1)
+    view = View((*x.view.dims[:at], (1, 0), *x.view.dims[at:]), x.view.offset)
+    return replace(x, shape=(*x.shape[:at], 1, *x.shape[at:]), view=view)
 
 
 @dataclass(frozen=True)
@@ -95,9 +115,11 @@ class Expansion:
             result, name = "bool", self._convert(name, level, "bool")
         return Operand(self.full if level == "full" else self._row_shape(), result, node=name, level=level)
 
-    def reduce(self, op: str, x: Any, dims: list[int], keepdim: bool) -> Operand:
+    def reduce(self, op: str, x: Any, dims: list[int], keepdim: bool) -> Any:
         if isinstance(x, Filled):
             self.refuse("constant: a reduction of a filled tensor")
+        if any(n == 0 for n in (x.shape[d] for d in dims)):
+            return self._of_nothing(op, x, dims, keepdim)
         self._reduce_along(x, dims)
         value = self._value(x)
         kind = self._common_kind("number", [value])
@@ -105,6 +127,16 @@ class Expansion:
         name = self._add(Reduce(self._fresh(op), op, self._as(value, "full", kind), kind))
         kept = Operand(self._row_shape(), kind, node=name, level="row")
         return kept if keepdim else self.squeeze(kept, dims)
+
+    def _of_nothing(self, op: str, x: Operand, dims: list[int], keepdim: bool) -> Any:
+        """A reduction of no elements: what the reduction starts from."""
+        if REDUCE[op].empty is None:
+            self.refuse("no elements: nothing to combine")
+        shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape) if keepdim or d not in dims)
+        kind: Class = "int" if x.kind in ("bool", "int") else x.kind
+        return Filled(
+            shape, kind, float(REDUCE[op].empty or 0) if kind != "int" else REDUCE[op].empty, torch.int64
+        )
 
     def squeeze(self, x: Operand, dims: list[int]) -> Operand:
         shape = tuple(size for i, size in enumerate(x.shape) if i not in dims)
@@ -150,8 +182,46 @@ class Expansion:
         name = self._add(Iota(self._fresh("iota"), "full", contiguous(self.full), start))
         return Operand(self.full, "int", node=name)
 
+    def position(self, x: Operand, dims: list[int]) -> Operand:
+        strides: list[Size] = [0] * len(self.full)
+        step: Size = 1
+        for d in reversed(dims):
+            strides[d], step = step, step * self.full[d]
+        name = self._add(
+            Iota(self._fresh("position"), "full", View(tuple(zip(self.full, strides, strict=True))), 0)
+        )
+        return Operand(self.full, "int", node=name)
+
+    def floating(self, x: Any) -> Any:
+        if isinstance(x, Filled):
+            return replace(x, kind=self.floats, value=float(x.value))
+        if not isinstance(x, Operand):
+            return float(x)
+        return x if x.kind in ("float", "double") else self.map(f"to_{self.floats}", x)
+
+    def halves(self, x: Operand | Filled, dim: int) -> tuple[Operand, Operand]:
+        whole = in_memory(x)
+        dims, offset, at = _dims(whole), _offset(whole), dim % len(whole.shape)
+        size, stride = dims[at]
+        if not isinstance(size, int):
+            self.refuse("data-dependent shape: half of a symbolic size")
+        half = (*dims[:at], (size // 2, stride), *dims[at + 1 :])
+        shape = tuple(n for n, _ in half)
+        first, second = (
+            replace(whole, shape=shape, view=View(half, offset + start * stride)) for start in (0, size // 2)
+        )
+        return first, second
+
+    def reverse(self, x: Operand | Filled, dims: list[int]) -> Operand:
+        given = in_memory(x)
+        turned, offset = list(_dims(given)), _offset(given)
+        for d in dims:
+            size, stride = turned[d]
+            offset, turned[d] = offset + (size - 1) * stride, (size, stride * -1)
+        return replace(given, view=View(tuple(turned), offset))
+
     def gather(self, table: Operand | Filled, index: Operand | Filled) -> Operand:
-        table, index = self.in_memory(table), self.in_memory(index)
+        table, index = in_memory(table), in_memory(index)
         if table.view is None or len(table.shape) != 2 or index.kind != "int" or table.tensor is None:
             self.refuse("unsupported op: a gather that is not rows of a table")
         walk = View((*((size, 0) for size in index.shape), table.view.dims[1]), table.view.offset)
@@ -179,7 +249,7 @@ class Expansion:
 
     def concatenate(self, pieces: list[Operand | Filled], dim: int) -> Operand:
         """Along the last dimension: each piece is read at the columns it covers."""
-        found = [self.in_memory(p) for p in pieces]
+        found = [in_memory(p) for p in pieces]
         if len(found) == 1:
             return self.map("copy", found[0])
         names, bounds, at = list[str](), list[int](), 0
@@ -196,12 +266,6 @@ class Expansion:
             bounds.append(at)
         name = self._add(Select(self._fresh("cat"), "full", tuple(names), tuple(bounds), kind))
         return Operand(self.full, kind, node=name)
-
-    def in_memory(self, x: Operand | Filled) -> Operand:
-        """The operand as a tensor whose elements can be read from places."""
-        if isinstance(x, Operand):
-            return x
-        return x.memory or self.refuse("constant: a filled tensor that is nowhere in memory")
 
     def refuse(self, reason: str) -> NoReturn:
         raise Refused(reason)
@@ -276,8 +340,6 @@ class Expansion:
                 self.refuse("space_mismatch: reduction of a value of another rank")
             if dims != list(range(dims[0], dims[0] + len(dims))) if dims else self.full:
                 self.refuse("unsupported op: reduction along dimensions that are not neighbours")
-            if any(x.shape[d] == 0 for d in dims):
-                self.refuse("unsupported op: a reduction of no elements")
             self.reduced_dims = tuple(dims)
         elif tuple(dims) != self.reduced_dims:
             self.refuse("space_mismatch: reductions along different dimensions")

@@ -13,7 +13,15 @@ import torch
 from torch.fx import GraphModule, Node
 
 from onepass.capture.account import bound_of, eager_op, tensors
-from onepass.capture.expand import Expansion, Filled, Operand, Refused, without_rounding
+from onepass.capture.expand import (
+    Expansion,
+    Filled,
+    Operand,
+    Refused,
+    in_memory,
+    unsqueezed,
+    without_rounding,
+)
 from onepass.capture.sizes import hint, is_data_dependent, shares_elements, size
 from onepass.capture.views import followed
 from onepass.dtypes import Class, from_torch
@@ -21,7 +29,7 @@ from onepass.errors import LeftToPyTorch
 from onepass.ir.address import View, contiguous
 from onepass.ir.cluster import Addend, Call, Cluster, EagerOp, Item, Program, Tensor
 from onepass.ir.symbol import Size
-from onepass.ops.opdef import CompositeDef
+from onepass.ops.opdef import CompositeDef, OpDef
 from onepass.ops.table import BY_ATEN, BY_PLACE, COMPUTE_BOUND, LEFT, VIEWS, WITHOUT_BIAS
 
 
@@ -182,11 +190,14 @@ class _Reader:
             self.alias[node.name] = _first(node).name
             self.operands[node.name] = self.operands[_first(node).name]
             return
+        if isinstance(row, CompositeDef) and row.stacks:
+            dim = arguments.get("dim", 0)
+            arguments["tensors"] = [unsqueezed(in_memory(p), dim) for p in arguments["tensors"]]
         if isinstance(row, CompositeDef) and row.pieces and self.concatenation(node, name, arguments):
             return
         expansion = Expansion(
             node.name,
-            self.full_shape(node, name, first, arguments),
+            self.full_shape(row, first, arguments),
             _integers(node, first.dtype),
             _floats(node, value),
         )
@@ -222,8 +233,10 @@ class _Reader:
                 raise Refused(trouble)
         self.items.extend(clusters)
 
-    def full_shape(self, node: Node, name: str, fake: Any, arguments: dict[str, Any]) -> Sequence[Size]:
+    def full_shape(self, row: OpDef | CompositeDef, fake: Any, arguments: dict[str, Any]) -> Sequence[Size]:
         """The shape an expansion works in: its result's, or its input's when it reduces."""
+        if isinstance(row, CompositeDef) and row.narrows:
+            return [size(s) for s in fake.shape]
         main = arguments.get("self", arguments.get("input"))
         shape = [size(s) for s in fake.shape]
         return main.shape if isinstance(main, Operand) and not _spreads(main.shape, shape) else shape
@@ -285,7 +298,7 @@ class _Reader:
                 tuple((piece.shape[d], stride) for d, (_, stride) in enumerate(whole.view.dims)),
                 (at * whole.view.dims[dim][1]),
             )
-            read = expansion.in_memory(piece)
+            read = in_memory(piece)
             value = expansion.map("copy" if read.kind == whole.kind else f"to_{whole.kind}", read)
             store = expansion.store(value, whole.tensor, place)
             clusters.append(expansion.cluster([store], name, str(fake.device)))

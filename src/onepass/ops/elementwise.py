@@ -161,13 +161,11 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         domain=(0.5, 4.0),
     ),
     OpDef("neg", ("self",), ("neg.default",), "(-{0})", lambda x: -x, "-x", _MATH, operands="number"),
-    OpDef(
-        "abs", ("self",), ("abs.default",), "op_abs({0})", lambda x: x.abs(), "|x|", _MATH, operands="number"
-    ),
+    OpDef("abs", ("self",), (), "op_abs({0})", lambda x: x.abs(), "|x|", _MATH, operands="number"),
     OpDef(
         "sign",
         ("self",),
-        ("sign.default", "sgn.default"),
+        (),
         "op_sign({0})",
         lambda x: torch.sign(x),
         "-1, 0 or 1 by the sign of x",
@@ -451,7 +449,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
     OpDef(
         "floor",
         ("self",),
-        ("floor.default",),
+        (),
         "op_floor({0})",
         lambda x: x.floor(),
         "greatest integer <= x",
@@ -461,7 +459,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
     OpDef(
         "ceil",
         ("self",),
-        ("ceil.default",),
+        (),
         "op_ceil({0})",
         lambda x: x.ceil(),
         "least integer >= x",
@@ -471,7 +469,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
     OpDef(
         "trunc",
         ("self",),
-        ("trunc.default", "fix.default"),
+        (),
         "op_trunc({0})",
         lambda x: x.trunc(),
         "x without its fraction",
@@ -481,7 +479,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
     OpDef(
         "round",
         ("self",),
-        ("round.default",),
+        (),
         "op_round({0})",
         lambda x: x.round(),
         "nearest integer, ties to even",
@@ -491,7 +489,7 @@ ELEMENTWISE: tuple[OpDef, ...] = (
     OpDef(
         "pow",
         ("self", "exponent"),
-        ("pow.Tensor_Tensor",),
+        (),
         "op_pow({0}, {1})",
         lambda x, y: torch.pow(x, y),
         "x to the y",
@@ -612,6 +610,17 @@ ELEMENTWISE: tuple[OpDef, ...] = (
         "({0} | {1})",
         lambda x, y: x.bool() | y.bool(),
         "x or y",
+        _TORCH,
+        operands="bool",
+        result="bool",
+    ),
+    OpDef(
+        "logical_xor",
+        ("self", "other"),
+        ("logical_xor.default",),
+        "({0} != {1})",
+        lambda x, y: x.bool() ^ y.bool(),
+        "one of x and y",
         _TORCH,
         operands="bool",
         result="bool",
