@@ -84,7 +84,8 @@ class Expansion:
         self.floats = floats
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
-        self.reduced_dims: tuple[int, ...] | None = None
+        self.reduced_dims: tuple[int, ...] | None = None  # neighbours once `order` holds
+        self.order: tuple[int, ...] | None = None  # of the dimensions, where those reduced are not neighbours
         self._known: dict[Any, str] = {}
 
     # What expansions call
@@ -288,8 +289,15 @@ class Expansion:
         return Store(tensor.name, ready.node, ready.level, view or contiguous(tensor.shape))
 
     def cluster(self, stores: Sequence[Store], origin: str, device: str) -> Cluster:
+        nodes = tuple(map(self._ordered, self.nodes))
         return Cluster(
-            self.name, self._space(), tuple(self.nodes), tuple(stores), (origin,), self.tensors, device
+            self.name,
+            self._space(),
+            nodes,
+            tuple(map(self._ordered, stores)),
+            (origin,),
+            self.tensors,
+            device,
         )
 
     # Inside
@@ -323,14 +331,24 @@ class Expansion:
         if not isinstance(value, (int, float)) or not bounds.min <= value <= bounds.max:
             self.refuse(f"dtype: a number that does not fit in {_named(self.integers)}")
 
+    def _ordered(self, item: Any) -> Any:
+        """A node or store whose walk over every index is in the order that makes reduced dimensions neighbours."""
+        if self.order is None or item.level != "full" or not hasattr(item, "view"):
+            return item
+        dims = item.view.dims
+        if len(dims) != len(self.order):
+            self.refuse("space_mismatch: a walk that does not follow the dimensions")
+        return replace(item, view=View(tuple(dims[d] for d in self.order), item.view.offset))
+
     def _space(self) -> Space:
         if self.reduced_dims is None:
             return Space(product(self.full))
-        first, last = (self.reduced_dims[0], self.reduced_dims[-1]) if self.reduced_dims else (0, -1)
+        dims = self.reduced_dims
+        last = dims[-1] if dims else -1
         return Space(
             product(self.full),
-            product(self.full[:first]),
-            product(self.full[first : last + 1]),
+            product(n for d, n in enumerate(self.full[: last + 1]) if d not in dims),
+            product(self.full[d] for d in dims),
             product(self.full[last + 1 :]),
         )
 
@@ -338,9 +356,13 @@ class Expansion:
         if self.reduced_dims is None:
             if len(x.shape) != len(self.full):
                 self.refuse("space_mismatch: reduction of a value of another rank")
-            if dims != list(range(dims[0], dims[0] + len(dims))) if dims else self.full:
-                self.refuse("unsupported op: reduction along dimensions that are not neighbours")
+            if not dims and self.full:
+                self.refuse("unsupported op: a reduction along no dimension")
             self.reduced_dims = tuple(dims)
+            if dims and dims != list(range(dims[0], dims[-1] + 1)):
+                kept = [d for d in range(len(self.full)) if d not in dims]
+                before = [d for d in kept if d < dims[-1]]
+                self.order = (*before, *dims, *(d for d in kept if d > dims[-1]))
         elif tuple(dims) != self.reduced_dims:
             self.refuse("space_mismatch: reductions along different dimensions")
 

@@ -52,6 +52,17 @@ class Printer:
 
     # Loops
 
+    def decode_column(self, depth: int, r: str) -> None:
+        """Coordinates b0 … and ``rest`` of a column, where accesses do not pass columns in one stride."""
+        if not self.kernel.blocks:
+            return
+        self.put(depth, f"const i64 rest = {r} % {self.args}run, block_of = {r} / {self.args}run;")
+        left = "block_of"
+        for k in range(len(self.kernel.blocks) - 1, 0, -1):
+            self.put(depth, f"const i64 b{k} = {left} % {self.args}m{k}, g{k} = {left} / {self.args}m{k};")
+            left = f"g{k}"
+        self.put(depth, f"const i64 b0 = {left};")
+
     def serial(self, depth: int, loop: ColumnLoop, body: Callable[[int], None]) -> None:
         """One thread or vector walks the reduced dimension, r; ``body`` prints what it does at a depth.
 

@@ -25,6 +25,8 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return held
     if device.kind == "cpu":
         return [(held, cpu.schedule(held))]
+    if held.blocks:
+        return "space_mismatch: a reduction over dimensions that are not passed in one stride"
     if not held.reduces:
         made = flat.schedules(held, device)
         return made if isinstance(made, str) else [(held, s) for s in made]
