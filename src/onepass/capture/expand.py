@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from onepass.dtypes import Class, from_torch
-from onepass.ir.address import Dim, View, contiguous
+from onepass.ir.address import Dim, View, contiguous, reshape
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
 from onepass.ir.symbol import Poly, Size, product
 from onepass.ops.table import OPS, REDUCE
@@ -200,6 +200,21 @@ class Expansion:
             return float(x)
         return x if x.kind in ("float", "double") else self.map(f"to_{self.floats}", x)
 
+    def view(self, x: Operand | Filled, shape: Sequence[Size]) -> Operand | Filled:
+        if isinstance(x, Filled):
+            return replace(x, shape=tuple(shape), memory=None)
+        seen = reshape(x.view, shape) if x.view is not None else None
+        if seen is None:
+            self.refuse("space_mismatch: a shape that the elements in memory do not have")
+        return replace(x, shape=tuple(shape), view=seen)
+
+    def unsqueeze(self, x: Operand | Filled, dim: int) -> Operand:
+        return unsqueezed(in_memory(x), dim)
+
+    def work_in(self, shape: Sequence[Size]) -> None:
+        assert not self.nodes and product(shape) == product(self.full)
+        self.full = tuple(shape)
+
     def halves(self, x: Operand | Filled, dim: int) -> tuple[Operand, Operand]:
         whole = in_memory(x)
         dims, offset, at = _dims(whole), _offset(whole), dim % len(whole.shape)
@@ -378,9 +393,16 @@ class Expansion:
     def _any(values: list[Any]) -> bool:
         return any(isinstance(v, Operand) for v in values)
 
-    @staticmethod
-    def _is_full(value: Any) -> bool:
-        return isinstance(value, Operand) and (value.node is None or value.level == "full")
+    def _is_full(self, value: Any) -> bool:
+        """Whether a value differs along the row; one in memory may be of a row's shape."""
+        if not isinstance(value, Operand):
+            return False
+        if value.node is not None or self.reduced_dims is None:
+            return value.level == "full"
+        missing = len(self.full) - len(value.shape)
+        return any(
+            self.full[d] == 1 or (d >= missing and value.shape[d - missing] != 1) for d in self.reduced_dims
+        )
 
     def _as(self, value: Any, level: Level, kind: Class) -> Any:
         """A node's name, or a number, of compute class ``kind``."""

@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from onepass.capture.account import bound_of, eager_op, tensors
+from onepass.capture.decompose import EAGER, decompose
 from onepass.capture.expand import (
     Expansion,
     Filled,
@@ -59,6 +60,7 @@ def normalize(
     ``fit`` says why no kernel takes a cluster, or nothing; ``deny`` names ops (``gelu`` or ``gelu.default``) that stay
     with PyTorch. An op that fails here stays there too, with a warning, unless ``strict``.
     """
+    decompose(graph)
     return _Reader(graph, fit, deny, strict).read()
 
 
@@ -122,7 +124,7 @@ class _Reader:
         if node.target is operator.getitem:
             return self.getitem(node)
         name = aten_name(node.target)
-        if (op := eager_op(node, name)) is not None:
+        if (op := node.meta[EAGER] if EAGER in node.meta else eager_op(node, name)) is not None:
             self.eager.append(op)
         if reason := self.attempt(node, name, value):
             self.call(node, name, reason)
@@ -213,7 +215,9 @@ class _Reader:
         many = isinstance(value, (tuple, list))
         stores, parts = [], list[Whole | Filled | None]()
         for i, (part, fake) in enumerate(zip(results, value if many else (value,), strict=False)):
-            if fake is None or isinstance(part, Filled):
+            if part is None and many and _is_used(node, i):
+                raise Refused("unsupported op: a result that no kernel makes")
+            if fake is None or part is None or isinstance(part, Filled):
                 parts.append(part)
                 continue
             if shares_elements(fake):  # as PyTorch says of dropout outside training of an expanded tensor
@@ -412,6 +416,10 @@ def _casts_as_stores(items: Sequence[Item]) -> tuple[Item, ...]:
         without_rounding(item) if isinstance(item, Cluster) and not read.intersection(item.writes) else item
         for item in items
     )
+
+
+def _is_used(node: Node, i: int) -> bool:
+    return any(u.target is not operator.getitem or (u.args[1] == i and u.users) for u in node.users)
 
 
 def _spreads(shape: Sequence[Size], over: Sequence[Size]) -> bool:

@@ -134,6 +134,72 @@ def rms_norm(
     return (y if weight is None else b.map("mul", y, weight)), rstd
 
 
+def group_norm(
+    b: Builder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    N: Any,
+    C: Any,
+    HxW: Any,
+    group: int,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    inside = list(input.shape[2:])
+    shape = [N, group, C // group, *inside]
+    b.work_in(shape)
+    x = b.floating(b.view(input, shape))
+    dims = list(range(2, len(shape)))
+    average, centred, variance = moments(b, x, dims, 0)
+    rstd = b.map("rsqrt", b.map("add", variance, eps))
+    y = b.map("mul", centred, rstd)
+    per_channel = [group, C // group, *(1 for _ in inside)]
+    y = y if weight is None else b.map("mul", y, b.view(weight, per_channel))
+    y = y if bias is None else b.map("add", y, b.view(bias, per_channel))
+    return y, b.squeeze(average, dims), b.squeeze(rstd, dims)
+
+
+def _per_channel(b: Builder, x: Value, input: Value) -> Value:
+    return b.view(x, [x.shape[0], *(1 for _ in input.shape[2:])])
+
+
+def _affine(b: Builder, y: Value, input: Value, weight: Value | None, bias: Value | None) -> Value:
+    y = y if weight is None else b.map("mul", y, _per_channel(b, weight, input))
+    return y if bias is None else b.map("add", y, _per_channel(b, bias, input))
+
+
+def batch_norm_by_statistics(
+    b: Builder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    """And nothing kept for backward."""
+    rstd = b.map("rsqrt", b.map("add", _per_channel(b, running_var, input), eps))
+    y = b.map("mul", b.map("sub", input, _per_channel(b, running_mean, input)), rstd)
+    return (_affine(b, y, input, weight, bias),)
+
+
+def batch_norm_of_batch(
+    b: Builder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    dims = [d for d in range(len(input.shape)) if d != 1]
+    average, centred, variance = moments(b, b.floating(input), dims, 0)
+    rstd = b.map("rsqrt", b.map("add", variance, eps))
+    y = _affine(b, b.map("mul", centred, rstd), input, weight, bias)
+    return y, b.squeeze(average, dims), b.squeeze(rstd, dims)
+
+
 def softmax(b: Builder, self: Value, dim: int, half_to_float: bool = False) -> Value:
     dims = all_dims(self, dim)
     largest = b.reduce("max", b.floating(self), dims, True)
@@ -209,6 +275,12 @@ def embedding(b: Builder, weight: Value, indices: Value, padding_idx: int = -1, 
     return b.gather(weight, indices)
 
 
+def repeat(b: Builder, self: Value, repeats: list[int]) -> Value:
+    sizes = [*(1 for _ in repeats[len(self.shape) :]), *self.shape]
+    b.work_in([n for times, size in zip(repeats, sizes, strict=True) for n in (times, size)])
+    return b.map("copy", b.view(self, [n for size in sizes for n in (1, size)]))
+
+
 def concatenate(b: Builder, tensors: list[Value], dim: int = 0) -> Value:
     return b.concatenate(tensors, dim)
 
@@ -247,6 +319,27 @@ MADE_OF_OTHERS: tuple[CompositeDef, ...] = (
     CompositeDef(
         "rms_norm", ("_fused_rms_norm.default",), rms_norm, "x rstd weight, with rstd", "arXiv:1910.07467"
     ),
+    CompositeDef(
+        "group_norm",
+        ("native_group_norm.default",),
+        group_norm,
+        "(x - mean) rstd weight + bias over groups of channels",
+        "arXiv:1803.08494",
+    ),
+    CompositeDef(
+        "batch_norm",
+        ("_native_batch_norm_legit_no_training.default",),
+        batch_norm_by_statistics,
+        "(x - mean) rstd weight + bias by given statistics",
+        "arXiv:1502.03167",
+    ),
+    CompositeDef(
+        "batch_norm_of_batch",
+        ("_native_batch_norm_legit.no_stats",),
+        batch_norm_of_batch,
+        "(x - mean) rstd weight + bias over all but the channels",
+        "arXiv:1502.03167",
+    ),
     CompositeDef("softmax", ("_softmax.default",), softmax, "exp(x - max) / sum", _TORCH),
     CompositeDef(
         "log_softmax", ("_log_softmax.default",), log_softmax, "x - max - log(sum exp(x - max))", _TORCH
@@ -277,6 +370,7 @@ MADE_OF_OTHERS: tuple[CompositeDef, ...] = (
     ),
     CompositeDef("embedding", ("embedding.default",), embedding, "rows of a table", _TORCH),
     CompositeDef("cat", ("cat.default",), concatenate, "pieces one after the other", _TORCH, pieces=True),
+    CompositeDef("repeat", ("repeat.default",), repeat, "a tensor again and again", _TORCH, narrows=True),
     CompositeDef(
         "stack",
         ("stack.default",),

@@ -54,6 +54,15 @@ class Builder(Protocol):
     def floating(self, x: Value | Any) -> Any:
         """Integers and booleans as the floats that the op computes in."""
 
+    def view(self, x: Value, shape: list[Any]) -> Value:
+        """x with another shape, the same elements in the same order."""
+
+    def unsqueeze(self, x: Value, dim: int) -> Value:
+        """x with a dimension of size one."""
+
+    def work_in(self, shape: list[Any]) -> None:
+        """The shape that the op is expanded in, with as many elements as its first operand; before anything else."""
+
     def halves(self, x: Value, dim: int) -> tuple[Value, Value]:
         """The two halves along a dimension."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onepass.ops.composite import MADE_OF_OTHERS
 from onepass.ops.elementwise import ELEMENTWISE
 from onepass.ops.library import LIBRARY
+from onepass.ops.loss import LOSSES
 from onepass.ops.opdef import CompositeDef, OpDef, ReductionDef
 from onepass.ops.pointwise import POINTWISE
 from onepass.ops.reduce import REDUCTIONS
@@ -12,7 +13,7 @@ from onepass.ops.reduced import REDUCED
 
 OPS: dict[str, OpDef] = {op.name: op for op in (*ELEMENTWISE, *LIBRARY)}
 REDUCE: dict[str, ReductionDef] = {op.name: op for op in REDUCTIONS}
-COMPOSITES: tuple[CompositeDef, ...] = (*MADE_OF_OTHERS, *POINTWISE, *REDUCED)
+COMPOSITES: tuple[CompositeDef, ...] = (*MADE_OF_OTHERS, *POINTWISE, *REDUCED, *LOSSES)
 BY_ATEN: dict[str, OpDef | CompositeDef] = {
     **{aten: op for op in OPS.values() for aten in op.aten},
     **{aten: op for op in COMPOSITES for aten in op.aten},
@@ -113,7 +114,6 @@ LEFT: dict[str, str] = {
     "cumprod.default": "a scan: each element depends on all before it",
     "sort.default": "elements change places by value",
     "topk.default": "elements change places by value",
-    "_native_batch_norm_legit_no_training.default": "a norm over channels by given statistics: not expressed yet",
     "max_pool2d_with_indices.default": "each result is read from a window, which no address of a row expresses",
     "avg_pool2d.default": "each result is read from a window, which no address of a row expresses",
     "nonzero.default": "the result's size is only known at run time",

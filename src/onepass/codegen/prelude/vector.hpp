@@ -165,6 +165,10 @@ ONEPASS_FN vm operator&&(vm a, vm b) { return a & b; }
 ONEPASS_FN vm operator||(vm a, vm b) { return a | b; }
 ONEPASS_FN vm operator==(vm a, vm b) { return ~(a ^ b); }
 ONEPASS_FN vm operator!=(vm a, vm b) { return a ^ b; }
+ONEPASS_FN vm operator<(vm a, vm b) { return ~a & b; }  // false is less than true
+ONEPASS_FN vm operator<=(vm a, vm b) { return ~a | b; }
+ONEPASS_FN vm operator>(vm a, vm b) { return a & ~b; }
+ONEPASS_FN vm operator>=(vm a, vm b) { return a | ~b; }
 
 #define X(i) r.p[i] = m.p[i] ? a.p[i] : b.p[i];
 ONEPASS_FN vf op_where(vm m, vf a, vf b) ONEPASS_EACH(vf, X)
