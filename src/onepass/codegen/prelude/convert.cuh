@@ -17,8 +17,6 @@ ONEPASS_INLINE bool to_b(double v) { return v != 0.0; }
 ONEPASS_INLINE bool to_b(i64 v) { return v != 0; }
 ONEPASS_INLINE bool op_not(bool v) { return !v; }
 ONEPASS_INLINE i64 op_abs(i64 v) { return v < 0 ? -v : v; }
-ONEPASS_INLINE i64 op_max(i64 a, i64 b) { return a > b ? a : b; }
-ONEPASS_INLINE i64 op_min(i64 a, i64 b) { return a < b ? a : b; }
 ONEPASS_INLINE i64 op_relu(i64 v) { return v > 0 ? v : 0; }
 ONEPASS_INLINE i64 op_where(bool m, i64 a, i64 b) { return m ? a : b; }
 
@@ -145,4 +143,4 @@ ONEPASS_INLINE P* after(P* p, float value, i64 zero) { return p + (__float_as_in
 template <class P>
 ONEPASS_INLINE P* after(P* p, i64 value, i64 zero) { return p + (value & zero); }
 template <class P>
-ONEPASS_INLINE P* after(P* p, double value, i64 zero) { return p + (__double_as_longlong(value) & zero); }
+ONEPASS_INLINE P* after(P* p, double value, i64 zero) { return p + (bits_as<i64>(value) & zero); }
