@@ -68,10 +68,17 @@ PYTORCH: dict[str, Callable[..., torch.Tensor]] = {
     "int_quotient": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
     "int_fmod": torch.fmod,
     "int_remainder": torch.remainder,
+    "round_e4m3": lambda x: x.to(torch.float8_e4m3fn).double(),
+    "round_e5m2": lambda x: x.to(torch.float8_e5m2).double(),
     "round_bf16": lambda x: x,
     "round_f16": lambda x: x,
 }
-ROUNDS = {"round_bf16": BFLOAT16.unit_roundoff, "round_f16": FLOAT16.unit_roundoff}
+ROUNDS = {
+    "round_bf16": BFLOAT16.unit_roundoff,
+    "round_f16": FLOAT16.unit_roundoff,
+    "round_e4m3": 0.0,  # whose reference rounds
+    "round_e5m2": 0.0,
+}
 
 
 def _power(x: int, y: int) -> int:

@@ -441,7 +441,12 @@ class Expansion:
 
 
 # What a cast to these dtypes loses; a kernel computes with floats of 32 bits whatever it loads and stores.
-_ROUNDING = {torch.bfloat16: "round_bf16", torch.float16: "round_f16"}
+_ROUNDING = {
+    torch.bfloat16: "round_bf16",
+    torch.float16: "round_f16",
+    torch.float8_e4m3fn: "round_e4m3",
+    torch.float8_e5m2: "round_e5m2",
+}
 
 # What an integer op leaves in fewer than 64 bits: the low bits, as PyTorch's own arithmetic does.
 _WRAPS = {

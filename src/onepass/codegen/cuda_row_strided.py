@@ -63,7 +63,9 @@ class StridedPrinter(CudaPrinter):
         elif isinstance(s, Accumulate):
             self.accumulate(s, depth)
         elif isinstance(s, IotaValue):
-            self.put(depth, f"const i64 {s.name} = {s.name}_b + {r or '0'} * a.{s.name}_step;")
+            self.put(
+                depth, f"const i64 {s.name} = {s.name}_b + c * a.{s.name}_step + {r or '0'} * a.{s.name}_r;"
+            )
         else:
             self.put(depth, self.compute(s, r or "0"))
 
