@@ -53,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     device = torch.device(options.device)
     machine = Machine.here(device, options.commit)
-    torch.set_num_threads(1)  # F.layer_norm shares four rows out among threads: the wait for them is not the host's work
+    torch.set_num_threads(
+        1
+    )  # F.layer_norm shares four rows out among threads: the wait for them is not the host's work
     with torch.no_grad():
         us = measured(device, options.rounds)
     out = options.out or ROOT / "benchmarks" / "results" / slug(machine.device) / "host_time.jsonl"
@@ -81,7 +83,7 @@ def measured(device: torch.device, rounds: int) -> dict[str, list[float]]:
 
 
 def _calls(device: torch.device) -> dict[str, Call]:
-    x, y, z = torch.randn(3, ROWS, COLS, device=device)
+    x, y = torch.randn(2, ROWS, COLS, device=device)
     w, b = torch.randn(2, COLS, device=device)
     odd = torch.randn(ROWS, COLS - 1, device=device)
     calls: dict[str, Call] = {

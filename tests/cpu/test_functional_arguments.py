@@ -268,7 +268,10 @@ CHANGED: dict[str, Changed] = {
     "expanded": (lambda f, x, w: f(x[:1].expand(3, 4), w), 1),
     "negated when read": (lambda f, x, w: f(torch.complex(x, x).conj().imag, w), 0),
     "inference mode": (lambda f, x, w: _within(torch.inference_mode(), f, x, w), 1),
-    "a tensor made in inference mode": (lambda f, x, w: f(_within(torch.inference_mode(), torch.clone, x), w), 1),
+    "a tensor made in inference mode": (
+        lambda f, x, w: f(_within(torch.inference_mode(), torch.clone, x), w),
+        1,
+    ),
     "a parameter, without gradients": (lambda f, x, w: f(x, torch.nn.Parameter(w)), 1),
     "gradients": (lambda f, x, w: _within(torch.enable_grad(), f, x, w.detach().requires_grad_()), 0),
     "autocast": (lambda f, x, w: _within(torch.autocast("cpu", torch.bfloat16), f, x, w), 1),

@@ -162,9 +162,9 @@ class _Direct:
                 key.append(value.shape)
             else:
                 key += (kind, value)
+        short: tuple[Any, ...] | None = tuple(key)
         try:
-            short = tuple(key)
-            seen = self.seen.get(short)
+            seen = self.seen.get(short)  # type: ignore[arg-type]
         except TypeError:  # no hash: no constant, or a list
             short = seen = None
         if seen is not None and seen.is_like(*tensors) and not _function_modes():
@@ -336,7 +336,7 @@ def trace(function: Callable[..., Any], fakes: Sequence[Tensor]) -> tuple[GraphM
 def _guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """What says whether other tensors are like these in type, dispatch keys, dtype, device, gradients, sizes, strides."""
     guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    return guards.check  # type: ignore[no-any-return]
+    return guards.check
 
 
 def _rows_change(tensor: Tensor) -> StatelessSymbolicContext[Any, Any]:

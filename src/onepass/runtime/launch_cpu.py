@@ -96,7 +96,10 @@ class CpuKernel:
         It raises IndexError where a gather's index is out of range, and what `run` raises.
         """
         numbers = (ctypes.addressof(COUNTERS.launches), *astuple(work))
-        return cast("Callable[..., None]", built_in(self.driver, "onepass_work", self.job + struct.pack("7qdq", *numbers)))
+        return cast(
+            "Callable[..., None]",
+            built_in(self.driver, "onepass_work", self.job + struct.pack("7qdq", *numbers)),
+        )
 
 
 @dataclass(frozen=True)
