@@ -188,7 +188,9 @@ class _Writer:
             uses: list[str] = []
             source, was = self.tensor(self.in_place[tensor], uses), self.fake(self.in_place[tensor])
             same = (sizes, strides) == (self.spelled(was.shape), self.spelled(was.stride()))
-            self.put(f"{variable(tensor)} = {source}" + ("" if same else f".as_strided({sizes}, {strides})"), uses)
+            self.put(
+                f"{variable(tensor)} = {source}" + ("" if same else f".as_strided({sizes}, {strides})"), uses
+            )
             return
         empty = f"empty_{ident(device)}"
         if empty not in self.scope:
