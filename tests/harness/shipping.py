@@ -249,4 +249,4 @@ def prepare(cases: Sequence[tuple[Emulation, Sequence[Tensor]]]) -> None:
     distinct = list({s: None for sources in asked for s in sources.values()})
     kernels = dict(zip(distinct, compile_many(distinct), strict=True))
     for (emulation, _), sources in zip(cases, asked, strict=True):
-        emulation.kernels = {text: kernels[s] for text, s in sources.items()}
+        emulation.kernels.update({text: kernels[s] for text, s in sources.items()})
