@@ -7,19 +7,18 @@ of the result's dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harness.planted import in_table, mean_in_16_bits, mean_of_squares, moments, overflowing, without
 from harness.shipping import DEVICES, Emulation, captured, prepare
-from onepass.ops import composite
 from onepass.ops.table import REDUCE
 
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
@@ -199,39 +198,8 @@ def test_traps(right: dict[str, Emulation], trap: Trap, name: str) -> None:
 # A fault for each
 
 
-@contextmanager
-def moments(change: Callable[..., Any]) -> Iterator[None]:
-    kept = composite._moments
-
-    def wrong(b: Any, x: Any, dims: Any, correction: Any) -> Any:
-        return change(b, x, dims, *kept(b, x, dims, correction))
-
-    with mock.patch.object(composite, "_moments", wrong):
-        yield
-
-
-def naive(b: Any, x: Any, dims: Any, mean: Any, centred: Any, variance: Any) -> Any:
-    squares = b.map("div", b.reduce("sum", b.map("mul", x, x), dims, True), b.count(x, dims))
-    return mean, centred, b.map("sub", squares, b.map("mul", mean, mean))
-
-
-def short_mean(b: Any, x: Any, dims: Any, mean: Any, centred: Any, variance: Any) -> Any:
-    rounded = b.cast(mean, BF16)
-    return rounded, b.map("sub", x, rounded), variance
-
-
-def overflowing(b: Any, x: Any, dims: Any, mean: Any, centred: Any, variance: Any) -> Any:
-    large = b.map("mul", centred, 1000.0)
-    squares = b.map("div", b.reduce("sum", b.map("mul", large, large), dims, True), b.count(x, dims))
-    return mean, centred, b.map("div", squares, 1e6)
-
-
-def no_eps(b: Any, x: Any, dims: Any, mean: Any, centred: Any, variance: Any) -> Any:
-    return mean, centred, b.map("sub", variance, EPS)
-
-
 def dropping_nan() -> AbstractContextManager[Any]:
-    return mock.patch.dict(REDUCE, {"max": replace(REDUCE["max"], combine="({0} > {1} ? {0} : {1})")})
+    return in_table(REDUCE, "max", combine="({0} > {1} ? {0} : {1})")
 
 
 def by_row(text: str) -> str:
@@ -243,12 +211,17 @@ def by_alignment(text: str) -> str:
 
 
 FAULTS: dict[str, tuple[Trap, str, Callable[[], AbstractContextManager[Any]], Callable[[str], str]]] = {
-    "1 the mean of squares less the square of the mean": (large_mean, "warp", lambda: moments(naive), str),
-    "1 the same, in a row that is walked": (large_mean, "stream", lambda: moments(naive), str),
+    "1 the mean of squares less the square of the mean": (
+        large_mean,
+        "warp",
+        lambda: moments(mean_of_squares),
+        str,
+    ),
+    "1 the same, in a row that is walked": (large_mean, "stream", lambda: moments(mean_of_squares), str),
     "2 squares that overflow": (large_squares, "warp", lambda: moments(overflowing), str),
     "3 a maximum that drops NaN": (odd_values, "largest", dropping_nan, str),
-    "5 no eps": (odd_weights, "warp", lambda: moments(no_eps), str),
-    "6 a mean in 16 bits": (large_mean, "block", lambda: moments(short_mean), str),
+    "5 no eps": (odd_weights, "warp", lambda: moments(without(EPS)), str),
+    "6 a mean in 16 bits": (large_mean, "block", lambda: moments(mean_in_16_bits), str),
     "8 sums that depend on the row": (same_bits, "warp", nullcontext, by_row),
     "8 sums that depend on alignment": (same_bits, "warp, fp16", nullcontext, by_alignment),
 }

@@ -34,12 +34,10 @@ import cProfile
 import hashlib
 import math
 import pstats
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -49,12 +47,12 @@ import torch
 import torch.nn.functional as F
 
 from harness.oracle import capture
+from harness.planted import changed, in_table, mean_in_16_bits, mean_of_squares, moments, overflowing, without
 from onepass import build as pipeline
 from onepass import settings
 from onepass.capture import backend as backend_module
 from onepass.capture import runner
 from onepass.capture.backend import Backend
-from onepass.codegen.emit import Source, emit
 from onepass.ops import composite
 from onepass.ops.table import BY_ATEN, OPS, REDUCE
 from onepass.plan import merge
@@ -576,55 +574,6 @@ def planning_is_linear(few: int) -> None:
 # A fault for each class: what its test would let pass if it tested nothing
 
 
-@contextmanager
-def changed(pattern: str, replacement: str) -> Iterator[None]:
-    """Kernels whose text is changed; it must be there to be changed."""
-    count = 0
-
-    def change(*given: Any) -> Source:
-        nonlocal count
-        source = emit(*given)
-        text, made = re.subn(pattern, replacement, source.text)
-        count += made
-        return replace(source, text=text)
-
-    with mock.patch.object(pipeline, "emit", change):
-        yield
-    assert count, f"nothing to change: {pattern}"
-
-
-def in_table(table: dict[str, Any], name: str, **fields: Any) -> AbstractContextManager[Any]:
-    return mock.patch.dict(table, {name: replace(table[name], **fields)})
-
-
-def moments(change: Callable[..., Any]) -> AbstractContextManager[Any]:
-    """Other statistics: ``change(builder, x, dims, mean, centred, variance)``."""
-    right = composite._moments
-
-    def wrong(b: Any, x: Any, dims: list[int], correction: Any) -> Any:
-        return change(b, x, dims, *right(b, x, dims, correction))
-
-    return mock.patch.object(composite, "_moments", wrong)
-
-
-def mean_of_squares(b: Any, x: Any, dims: Any, mean: Any, centred: Any, variance: Any) -> Any:
-    """E[x²] − mean²."""
-    squares = b.map("div", b.reduce("sum", b.map("mul", x, x), dims, True), b.count(x, dims))
-    return mean, centred, b.map("sub", squares, b.map("mul", mean, mean))
-
-
-def overflowing(b: Any, x: Any, dims: Any, mean: Any, centred: Any, variance: Any) -> Any:
-    """n Σ x² before it is divided by n²."""
-    large = b.map("mul", centred, 1000.0)
-    squares = b.map("div", b.reduce("sum", b.map("mul", large, large), dims, True), b.count(x, dims))
-    return mean, centred, b.map("div", squares, 1e6)
-
-
-def in_half(b: Any, x: Any, dims: Any, mean: Any, centred: Any, variance: Any) -> Any:
-    short = b.cast(mean, torch.bfloat16)
-    return short, b.map("sub", x, short), variance
-
-
 def last_dim_only(b: Any, normalized_shape: Any, **rest: Any) -> Any:
     return composite.layer_norm(b, normalized_shape=normalized_shape[-1:], **rest)
 
@@ -705,11 +654,11 @@ FAULTS: dict[str, tuple[Trap, Callable[[], AbstractContextManager[Any]]]] = {
     ),
     "5 no eps": (
         lambda: test_odd_weights_and_constant_rows(1e-12),
-        lambda: moments(lambda b, x, d, mean, centred, var: (mean, centred, b.map("sub", var, 1e-12))),
+        lambda: moments(without(1e-12)),
     ),
     "6 a mean in 16 bits": (
         lambda: test_statistics_are_not_in_16_bits(torch.float32),
-        lambda: moments(in_half),
+        lambda: moments(mean_in_16_bits),
     ),
     "8 sums that depend on the row": (
         lambda: nothing_but_the_row(torch.float32, one_norm),
