@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from onepass import build as pipeline
 from onepass import settings
 from onepass.build import Built, Plan
-from onepass.capture import launch
+from onepass.capture import launch, runner
 from onepass.capture.in_place import in_place
 from onepass.capture.normalize import Captured, normalize
 from onepass.capture.runner import compile_runner
@@ -30,6 +30,7 @@ from onepass.emulate import Buffer, EmulatedKernel, KernelSource, compile_many
 from onepass.ir.kernel import Kernel
 from onepass.plan import merge
 from onepass.plan.choose import candidates
+from onepass.runtime.allocate import dispatched
 from onepass.runtime.cache import open_cache
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
 
@@ -204,7 +205,7 @@ def _run(case: Planned) -> list[torch.Tensor]:
     poison = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)  # fills torch.empty_strided with NaN
     try:
-        with torch.no_grad():
+        with torch.no_grad(), mock.patch.object(runner, "allocator", dispatched):
             results = compile_runner(case.plan, case.captured, in_place(case.plan)).run(list(case.inputs))
     finally:
         torch.use_deterministic_algorithms(poison)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from onepass.codegen.arguments import Field
 from onepass.codegen.emit import emit
 from onepass.ir.kernel import Access
 from onepass.ir.symbol import Size, product
-from onepass.plan.choose import kernel_name
+from onepass.plan.choose import Schedule, kernel_name
 from onepass.plan.schedules import cpu
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
@@ -22,6 +21,8 @@ from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.runtime.counters import COUNTERS
+from onepass.runtime.launch_cpu import Work
+from onepass.runtime.launch_cuda import CudaKernel, Grid
 from onepass.runtime.load import cpu_kernel, cuda_kernel
 
 Call = Callable[..., None]
@@ -29,10 +30,14 @@ Call = Callable[..., None]
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """``call(rows, extent, *values)``: ``sizes`` are the first two, values the block's pointers and sizes in order."""
+    """``call(rows, extent, *values)``: ``sizes`` are the first two, values the block's pointers and sizes in order.
+
+    ``at_once(stream, rows, extent, *values)`` does the same on the current CUDA device, sooner; None where it can't be.
+    """
 
     call: Call
     sizes: tuple[Size, Size]
+    at_once: Call | None = None
 
 
 def launch_plan(built: Built) -> LaunchPlan:
@@ -40,40 +45,27 @@ def launch_plan(built: Built) -> LaunchPlan:
     if isinstance(built.schedule, CpuSchedule):
         return LaunchPlan(_cpu(built), (rows, cpu.pieces_extent(built.kernel)))
     extent = built.kernel.inner if built.kernel.axis == "inner" else built.kernel.cols
-    return LaunchPlan(_cuda(built), (rows, extent))
+    call = _cuda(built)
+    return LaunchPlan(call, (rows, extent), _at_once(built, call))
 
 
 def _cpu(built: Built) -> Call:
     """Packs a call's block and runs it over threads."""
-    kernel, source = built.kernel, built.source
-    chunk = cpu.chunk(kernel)
-    sized = [f for f in source.block if f.kind != "extra"]
-    gathers = any(f.name == "error" for f in source.block)
-    pack = struct.Struct(f"{len(source.block)}q").pack
-    kept = len(kernel.kept)
-    element_bytes = built.traffic.bytes / max(1, built.elements)
-    run = cpu_kernel(source).run
-    inner = kernel.axis == "inner"
-    cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
-
-    def launch(rows: int, extent: int, *values: int) -> None:
-        chunks = -(-extent // chunk) if chunk else 1
-        items = rows * chunks
-        if items == 0:
-            return
-        cols = values[cols_at]
-        scratch = kept * 4 * (cols * (cpu.LANES if inner else 1) + 63 & ~63)
-        item_bytes = int(element_bytes * (cols * chunk if inner else chunk or cols)) + 1
-        COUNTERS.launched += 1
-        if not gathers:
-            run(pack(*values, chunks, chunk), items, item_bytes, scratch)
-            return
-        error = (ctypes.c_longlong * 1)()
-        run(pack(*values, chunks, chunk, ctypes.addressof(error)), items, item_bytes, scratch)
-        if error[0]:
-            raise IndexError("index out of range in self")
-
-    return launch
+    kernel, block = built.kernel, built.source.block
+    sized = [f for f in block if f.kind != "extra"]
+    inner, chunk = kernel.axis == "inner", cpu.chunk(kernel)
+    return cpu_kernel(built.source).at_work(
+        Work(
+            values=len(sized),
+            cols_at=next(i for i, f in enumerate(sized) if f.name == "cols"),
+            chunk=chunk,
+            whole_rows=inner or not chunk,
+            lanes=cpu.LANES if inner else 1,
+            kept_bytes=4 * len(kernel.kept),
+            element_bytes=built.traffic.bytes / max(1, built.elements),
+            gathers=any(f.name == "error" for f in block),
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -201,3 +193,35 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
         kernel_for(-(-rows // groups), index, (*values, 0))
 
     return launch
+
+
+def _at_once(built: Built, otherwise: Call) -> Call | None:
+    """A launch in one call of compiled code, which leaves to ``otherwise`` what it can't do."""
+    schedule: Any = built.schedule
+    grid = _grid(schedule)
+    if grid is None:
+        return None
+    accesses = built.kernel.accesses
+    shared_bytes = schedule.shared_bytes if isinstance(schedule, RowSchedule) else 0
+    kernel = cuda_kernel(built.source, built.device.arch, schedule.threads, shared_bytes)
+    if not isinstance(kernel, CudaKernel):
+        return None
+    if isinstance(schedule, RowSchedule):
+        widths = dict(zip((a.name for a in accesses), schedule.accesses, strict=True))
+    else:
+        widths = dict.fromkeys((a.name for a in accesses), grid.width)
+    fields = [f for f in built.source.block if f.kind != "extra"]
+    return kernel.at_once(grid, len(fields), _alignment(fields, accesses, widths).masks, otherwise)
+
+
+def _grid(schedule: Schedule) -> Grid | None:
+    """The formulas above, for compiled code; None for a schedule that has others."""
+    if isinstance(schedule, RowSchedule):
+        return Grid(schedule.groups, "rows", extras="zero", aligned_only=True)
+    if isinstance(schedule, FlatSchedule):
+        return Grid(schedule.threads * schedule.steps, "elements", schedule.width, "vectors")
+    if isinstance(schedule, StreamSchedule):
+        return Grid(1, "rows", schedule.width, "wide")
+    if isinstance(schedule, StridedSchedule):
+        return Grid(schedule.threads, "elements")
+    return None
