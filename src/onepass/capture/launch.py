@@ -6,16 +6,17 @@ import ctypes
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
 from onepass.build import Built
 from onepass.codegen.arguments import Field
 from onepass.codegen.emit import emit
-from onepass.ir.kernel import Access
+from onepass.ir.kernel import Access, ReduceRow
 from onepass.ir.symbol import Size, product
 from onepass.plan.choose import kernel_name
-from onepass.plan.schedules import cpu
+from onepass.plan.schedules import cpu, row_strided
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
@@ -108,9 +109,11 @@ def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[s
             mask = min(16, widths[a.name] * size) - 1
             if f.name == a.name:
                 masks.append((i, 1, mask))
-            elif f.name.startswith(f"{a.name}_o") or f.name == f"{a.name}_t":
+            elif f.name.startswith(f"{a.name}_o") or f.name in (f"{a.name}_t", f"{a.name}_r"):
                 masks.append((i, size, mask))
-    return _Alignment(tuple(m for m in masks if m[2] > 0))
+            elif f.name == "inner":
+                masks.append((i, 1, widths[a.name] - 1))
+    return _Alignment(tuple(dict.fromkeys(m for m in masks if m[2] > 0)))
 
 
 def _cuda(built: Built) -> Call:
@@ -124,15 +127,54 @@ def _cuda(built: Built) -> Call:
     if isinstance(schedule, StreamSchedule):
         return _stream(built, schedule, fields, index)
     assert isinstance(schedule, StridedSchedule)
-    threads = schedule.threads
-    run = cuda_kernel(built.source, built.device.arch, threads)
+    return _strided(built, schedule, fields, index)
 
-    def strided(rows: int, extent: int, *values: int) -> None:
-        if rows * extent:
+
+def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index: int) -> Call:
+    """The kernel for the widest vectors that a call's tensors allow, once or, where rows are divided, once a loop."""
+    kernel = built.kernel
+    cols_at = next(i for i, f in enumerate(fields) if f.name == "cols")
+    device = torch.device(built.cluster.device)
+    reductions = sum(isinstance(s, ReduceRow) for s in kernel.stages)
+
+    @lru_cache(maxsize=None)
+    def of_width(width: int) -> tuple[StridedSchedule, _Alignment, Call]:
+        made = row_strided.fitted(kernel, schedule, width) if width < schedule.width else schedule
+        masks = _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
+        source = built.source
+        if made != schedule:
+            source = emit(kernel, made, kernel_name(made, built.cluster))
+        return made, masks, cuda_kernel(source, built.device.arch, made.threads)
+
+    of_width(schedule.width)  # loaded before the first call
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows * extent == 0:
+            return
+        width = schedule.width
+        while not of_width(width)[1].holds(values):
+            width //= 2
+        made, _, run = of_width(width)
+        tiles, blocks = made.tiles(extent), made.blocks(rows, extent)
+        if made.parts == 1:
             COUNTERS.launched += 1
-            run(-(-rows * extent // threads), index, values)
+            run(blocks, index, (*values, tiles))
+            return
+        cols = values[cols_at]
+        parts = made.parts or row_strided.parts_of(kernel, cols, extent, built.device)
+        partials = scratch(reductions * rows * parts * extent, device)
+        for number in range(row_strided.launches(kernel)):
+            COUNTERS.launched += 1
+            divided = parts if number < len(kernel.loops) else 1
+            extras = (tiles, partials.data_ptr(), parts, -(-cols // parts), number)
+            run(blocks * divided, index, (*values, *extras))
 
-    return strided
+    return launch
+
+
+def scratch(elements: int, device: torch.device) -> torch.Tensor:
+    """Floats that live as long as a call's launches: the allocator gives them to no other stream before."""
+    return torch.empty(elements, dtype=torch.float32, device=device)
 
 
 def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:

@@ -34,7 +34,8 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
     reasons = []
     for kernel, tried in (
         (held, row.schedules(held, device)),
-        (walked, row_strided.schedules(walked, device)),
+        (held, row_strided.held(held, device)),
+        (walked, row_strided.walked(walked, device)),
         (walked, row_stream.schedules(walked, device)),
     ):
         if isinstance(tried, str):
