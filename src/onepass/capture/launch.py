@@ -6,7 +6,7 @@ import ctypes
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -16,12 +16,13 @@ from onepass.codegen.emit import emit
 from onepass.ir.kernel import Access, ReduceRow
 from onepass.ir.symbol import Size, product
 from onepass.plan.choose import kernel_name
-from onepass.plan.schedules import cpu, row_strided
+from onepass.plan.schedules import cpu, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.load import cpu_kernel, cuda_kernel
 
@@ -126,6 +127,8 @@ def _cuda(built: Built) -> Call:
         return _flat(built, schedule, fields, index)
     if isinstance(schedule, StreamSchedule):
         return _stream(built, schedule, fields, index)
+    if isinstance(schedule, TiledSchedule):
+        return _tiled(built, schedule, fields, index)
     assert isinstance(schedule, StridedSchedule)
     return _strided(built, schedule, fields, index)
 
@@ -137,7 +140,7 @@ def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index
     device = torch.device(built.cluster.device)
     reductions = sum(isinstance(s, ReduceRow) for s in kernel.stages)
 
-    @lru_cache(maxsize=None)
+    @cache
     def of_width(width: int) -> tuple[StridedSchedule, _Alignment, Call]:
         made = row_strided.fitted(kernel, schedule, width) if width < schedule.width else schedule
         masks = _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
@@ -168,6 +171,65 @@ def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index
             divided = parts if number < len(kernel.loops) else 1
             extras = (tiles, partials.data_ptr(), parts, -(-cols // parts), number)
             run(blocks * divided, index, (*values, *extras))
+
+    return launch
+
+
+def tiled_alignment(
+    built: Built, schedule: TiledSchedule
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]:
+    """Which values must be multiples, as `alignment_of` says it: for vectors along the columns, and across them."""
+    kernel, down = built.kernel, schedule.down
+    fields = [f for f in built.source.block if f.kind != "extra"]
+    places = {f.name: i for i, f in enumerate(fields)}
+    over = tiled.turned(kernel, down)
+    straight, upright = (
+        [(places["cols"], 1, schedule.width - 1)],
+        [(places[f"n{down}"], 1, schedule.height - 1)],
+    )
+    for a in kernel.accesses:
+        size = a.dtype.nbytes
+        strides = [f"{a.name}_o{k}" for k in range(len(kernel.outer)) if k != down]
+        if a.column == "unit":
+            mask = min(16, schedule.width * size) - 1
+            straight += [(places[n], size, mask) for n in (*strides, f"{a.name}_o{down}")] + [
+                (places[a.name], 1, mask)
+            ]
+        elif a in over:
+            mask = min(16, schedule.height * size) - 1
+            upright += [(places[n], size, mask) for n in (*strides, f"{a.name}_c")] + [
+                (places[a.name], 1, mask)
+            ]
+    return tuple(m for m in straight if m[2] > 0), tuple(m for m in upright if m[2] > 0)
+
+
+def _tiled(built: Built, schedule: TiledSchedule, fields: list[Field], index: int) -> Call:
+    """The kernel for the widest vectors on both sides that a call's tensors allow."""
+    down_at = next(i for i, f in enumerate(fields) if f.name == f"n{schedule.down}")
+
+    @cache
+    def of(made: TiledSchedule) -> tuple[_Alignment, _Alignment, Call]:
+        source = built.source
+        if made != schedule:
+            source = emit(built.kernel, made, kernel_name(made, built.cluster))
+        straight, upright = tiled_alignment(built, made)
+        run = cuda_kernel(source, built.device.arch, made.threads)
+        return _Alignment(straight), _Alignment(upright), run
+
+    of(schedule)  # loaded before the first call
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows * extent == 0:
+            return
+        made = schedule
+        while not of(made)[0].holds(values):
+            made = replace(made, width=made.width // 2)
+        while not of(made)[1].holds(values):
+            made = replace(made, height=made.height // 2)
+        down = values[down_at]
+        tiles_down, tiles = made.tiles(down, extent)
+        COUNTERS.launched += 1
+        of(made)[2](rows // down * tiles_down * tiles, index, (*values, tiles_down, tiles))
 
     return launch
 

@@ -52,12 +52,15 @@ class StridedPrinter(CudaPrinter):
         self.head(f"{s.threads}" + (f", {s.min_blocks}" if s.min_blocks else ""))
         self.place()
         if s.parts == 1:
-            self.put(1, "const i64 begin = 0, end = cols;")
+            if not s.held:
+                self.put(1, "const i64 begin = 0, end = cols;")
             self.fetch()
             for stage in self.kernel.stages:
                 self.stage(stage, 1)
         else:
-            self.put(1, "const i64 begin = at_part * a.part, end = begin + a.part < cols ? begin + a.part : cols;")
+            self.put(
+                1, "const i64 begin = at_part * a.part, end = begin + a.part < cols ? begin + a.part : cols;"
+            )
             for launch in range(launches(self.kernel)):
                 self.launch(launch)
         self.put(0, "}")
@@ -73,7 +76,12 @@ class StridedPrinter(CudaPrinter):
             self.put(1, f"__shared__ u32x4 scratch_s[{-(-scratch // 16)}];")
         self.put(1, f"const lanes_of<L, X, G> lanes{{{'(float*)scratch_s' if scratch else 'nullptr'}}};")
         cols = self.kernel.cols
-        self.put(1, f"const i64 cols = {cols if isinstance(cols, int) else 'a.cols'};")
+        self.put(
+            1,
+            f"constexpr int cols = {cols};"
+            if s.held
+            else f"const i64 cols = {cols if isinstance(cols, int) else 'a.cols'};",
+        )
         self.put(1, "const int lane = threadIdx.x / X % L;")
         self.put(1, "i64 tile, at;")
         self.put(1, "divide(blockIdx.x, a.tiles, at, tile);")
@@ -84,12 +92,21 @@ class StridedPrinter(CudaPrinter):
         self.put(1, "const i64 first = (tile * X + threadIdx.x % X) * E;")
         self.put(1, "const bool live = at < a.rows && first < a.inner;")
         self.put(1, "// An idle thread repeats the last row or vector: barriers need it.")
-        self.put(1, "const i64 row = at < a.rows ? at : a.rows - 1, c = first < a.inner ? first : a.inner - E;")
+        self.put(
+            1, "const i64 row = at < a.rows ? at : a.rows - 1, c = first < a.inner ? first : a.inner - E;"
+        )
         self.decode(1, "row")
         self.pointers(1)
         for a in self.kernel.accesses:
             if a.column != "zero":
                 self.put(1, f"{a.name}_g += c{'' if a.column == 'unit' else f' * a.{a.name}_c'};")
+            if a.reduced != 0:
+                self.put(
+                    1,
+                    f"const i64 {a.name}_q = L * a.{a.name}_r;  // from one of a lane's elements to the next",
+                )
+                if s.held:
+                    self.put(1, f"{a.name}_g += lane * a.{a.name}_r;")
 
     # Rows that are divided among blocks
 
@@ -147,21 +164,20 @@ class StridedPrinter(CudaPrinter):
         """What registers hold of a row, in flight before anything is used."""
         if not self.schedule.held:
             return
+        if not self.exact:
+            self.put(1, "const int left = cols - lane;")
         first = {s.access for s in self.kernel.loops[0].body if isinstance(s, LoadValue)}
         single = len(self.kernel.loops) == 1
         for a in self.kernel.accesses:
             if moves(a) and a.name in first and (a.resident or single):
-                self.load_vectors(1, a, "cols")
+                self.load_vectors(1, a)
                 self.loaded.add(a.name)
 
-    def load_vectors(self, depth: int, a: Access, end: str) -> None:
+    def load_vectors(self, depth: int, a: Access) -> None:
         self.put(depth, f"vec<{a.dtype.ctype}, E> {a.name}_r[K];")
         self.put(depth, "#pragma unroll")
-        self.put(depth, "for (int k = 0; k < K; ++k) {")
-        self.put(depth + 1, "const i64 r = begin + k * L + lane;" if end == "cols" else "const i64 r = r0 + k * L;")
-        text = f"{a.name}_r[k] = {self.vector(a)};"
-        self.put(depth + 1, text if self.exact else f"if (r < {end}) {text}")
-        self.put(depth, "}")
+        there = "" if self.exact else "if (k * L < left) "
+        self.put(depth, f"for (int k = 0; k < K; ++k) {there}{a.name}_r[k] = {self.vector(a)};")
 
     @property
     def exact(self) -> bool:
@@ -176,11 +192,16 @@ class StridedPrinter(CudaPrinter):
         return "stream" if moves(a) and not a.shared else "cached"
 
     def vector(self, a: Access) -> str:
-        """The vector of an access at r."""
-        place = f"{a.name}_g" + (f" + r * a.{a.name}_r" if a.reduced != 0 else "")
+        """The vector of an access, lane's k-th along the reduced dimension."""
+        place = self.at(a)
         if a.column == "strided":
             return f"load_strided<{self.hint(a)}, E>({place}, a.{a.name}_c, E)"
         return f"load<{self.hint(a)}, {'1' if a.column == 'zero' else 'E'}>({place})"
+
+    def at(self, a: Access) -> str:
+        if a.reduced == 0:
+            return f"{a.name}_g"
+        return f"{a.name}_{'g' if self.schedule.held else 'w'} + k * {a.name}_q"
 
     # Stages
 
@@ -230,7 +251,7 @@ class StridedPrinter(CudaPrinter):
             if isinstance(kept, Keep):
                 self.put(depth, f"float {kept.value}_r[K * E];")
         if s.held:
-            self.vectors(loop, depth, "cols")
+            self.vectors(loop, depth)
             return
         rounded = [x.name for x in sums if REDUCE[x.op].rounds]
         levels = s.levels if rounded else 1
@@ -245,7 +266,10 @@ class StridedPrinter(CudaPrinter):
         start, end = ("from", "to") if levels > 1 else ("begin", "end")
         self.put(inside, "#pragma unroll 1")
         self.put(inside, f"for (i64 r0 = {start} + lane; r0 < {end}; r0 += K * L) {{")
-        self.vectors(loop, inside + 1, end)
+        self.put(inside + 1, f"const int left = {end} - r0 < K * L ? (int)({end} - r0) : K * L;")
+        for a in self.touched(loop):
+            self.put(inside + 1, f"{self.pointer_type(a)} {a.name}_w = {a.name}_g + r0 * a.{a.name}_r;")
+        self.vectors(loop, inside + 1)
         self.put(inside, "}")
         if levels > 1:
             self.carries(rounded, inside, levels)
@@ -262,22 +286,27 @@ class StridedPrinter(CudaPrinter):
                 self.put(depth, f"if ((block & {BLOCK_TERMS**i - 1}) == 0) {{")
             for name in names:
                 self.each(
-                    depth + (i > 0), f"{name}_{high}[e] = {name}_{high}[e] + {name}_{low}[e]; {name}_{low}[e] = 0.0f;"
+                    depth + (i > 0),
+                    f"{name}_{high}[e] = {name}_{high}[e] + {name}_{low}[e]; {name}_{low}[e] = 0.0f;",
                 )
             if i:
                 self.put(depth, "}")
 
-    def vectors(self, loop: ColumnLoop, depth: int, end: str) -> None:
+    def touched(self, loop: ColumnLoop) -> list[Access]:
+        """What a loop reads or writes at a place that moves along the reduced dimension."""
+        names = dict.fromkeys(s.access for s in loop.body if isinstance(s, (LoadValue, StoreValue)))
+        return [a for n in names if (a := self.kernel.access(n)).reduced != 0]
+
+    def vectors(self, loop: ColumnLoop, depth: int) -> None:
         """K vectors: loaded together where a walk passes them, used one after the other."""
         held = self.schedule.held
         walked = {} if held else self.moving(loop)
         for a in walked.values():
-            self.load_vectors(depth, a, end)
+            self.load_vectors(depth, a)
         self.put(depth, "#pragma unroll")
         self.put(depth, "for (int k = 0; k < K; ++k) {")
-        self.put(depth + 1, "const i64 r = begin + k * L + lane;" if held else "const i64 r = r0 + k * L;")
         if not self.exact:
-            self.put(depth + 1, f"if (r < {end}) {{")
+            self.put(depth + 1, "if (k * L < left) {")
         self.step(loop, depth + (1 if self.exact else 2), set(walked))
         if not self.exact:
             self.put(depth + 1, "}")
@@ -306,7 +335,7 @@ class StridedPrinter(CudaPrinter):
         self.put(depth, "}")
         for store in stores(loop.body):
             a = self.kernel.access(store.access)
-            self.put(depth, f"if (live) {self.store_text(a, f'{a.name}_g + r * a.{a.name}_r', self.packed(a))}")
+            self.put(depth, f"if (live) {self.store_text(a, self.at(a), self.packed(a))}")
 
     def statement(self, s: Statement, vectors: dict[str, str], depth: int) -> None:
         if isinstance(s, LoadValue):
@@ -323,7 +352,7 @@ class StridedPrinter(CudaPrinter):
         elif isinstance(s, StoreValue):
             self.put(depth, self.set(self.kernel.access(s.access), s.value))
         else:
-            self.put(depth, self.compute(s, "r"))
+            self.put(depth, self.compute(s, "0"))
 
     # Values and stores
 

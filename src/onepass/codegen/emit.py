@@ -11,6 +11,7 @@ from onepass.codegen.cuda_flat import FlatPrinter
 from onepass.codegen.cuda_row import RowPrinter
 from onepass.codegen.cuda_row_stream import StreamPrinter
 from onepass.codegen.cuda_row_strided import StridedPrinter
+from onepass.codegen.cuda_tiled import TiledPrinter
 from onepass.ir.kernel import Kernel
 from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
@@ -18,6 +19,7 @@ from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 
 PRINTERS: dict[type[Schedule], Any] = {
     CpuSchedule: CpuPrinter,
@@ -25,6 +27,7 @@ PRINTERS: dict[type[Schedule], Any] = {
     RowSchedule: RowPrinter,
     StreamSchedule: StreamPrinter,
     StridedSchedule: StridedPrinter,
+    TiledSchedule: TiledPrinter,
 }
 
 

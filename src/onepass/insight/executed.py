@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onepass.build import Built
 from onepass.capture.absent import Graph
-from onepass.capture.launch import alignment_of
+from onepass.capture.launch import alignment_of, tiled_alignment
 from onepass.codegen.emit import emit
 from onepass.emulate import Buffer, LaunchReport, compile_for_host, compile_handwritten
 from onepass.errors import BadLaunch, KernelFault, OnepassError
@@ -23,6 +23,7 @@ from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule, undivided
+from onepass.plan.schedules.tiled import TiledSchedule
 
 # Blocks of a generated kernel that are run: all do the same but the last, and the emulator takes its time.
 BLOCKS = 4
@@ -215,6 +216,12 @@ def _grid(built: Built, rows: int, extent: int, values: list[int]) -> tuple[int,
             return rows, (int(wide),)
         vectors = extent // schedule.width if wide else extent
         return -(-rows * vectors // (schedule.threads * schedule.steps)), (vectors, int(wide))
+    if isinstance(schedule, TiledSchedule):
+        for masks in tiled_alignment(built, schedule):
+            _aligned(built, masks, values)
+        down = values[next(i for i, f in enumerate(fields) if f.name == f"n{schedule.down}")]
+        tiles = schedule.tiles(down, extent)
+        return rows // down * math.prod(tiles), tiles
     assert isinstance(schedule, StridedSchedule)
     widths = {a.name: schedule.width for a in accesses}
     _aligned(built, alignment_of(fields, accesses, widths), values)

@@ -6,15 +6,16 @@ from onepass.device import Device
 from onepass.ir.cluster import Cluster
 from onepass.ir.kernel import Kernel
 from onepass.plan.lower import lower
-from onepass.plan.schedules import cpu, flat, row, row_stream, row_strided
+from onepass.plan.schedules import cpu, flat, row, row_stream, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.plan.spaces import Layout
 
-Schedule = CpuSchedule | FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule
+Schedule = CpuSchedule | FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule | TiledSchedule
 Candidate = tuple[Kernel, Schedule]
 
 
@@ -27,7 +28,9 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return [(held, cpu.schedule(held))]
     if not held.reduces:
         made = flat.schedules(held, device)
-        return made if isinstance(made, str) else [(held, s) for s in made]
+        turned = tiled.schedules(held, device)
+        first = [] if isinstance(turned, str) else [(held, s) for s in turned]
+        return made if isinstance(made, str) else [*first, *((held, s) for s in made)]
     walked = lower(cluster, layout, hold=False)
     assert not isinstance(walked, str)
     found: list[Candidate] = []

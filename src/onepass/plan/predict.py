@@ -25,6 +25,7 @@ from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule, launches, parts_of
+from onepass.plan.schedules.tiled import TiledSchedule
 
 # Lane instructions to find a place: of a division (32 bits, the prelude's `divide`), of a stride times a position, and of
 # the same in a loop of 64-bit positions, with the loop's own.
@@ -150,6 +151,13 @@ def _walk(
         read = work.read_bytes // rows
         instructions = place + trips * tensors * STRIDE
         return _Walk(rows * schedule.lanes, rows, schedule.lanes, trips, instructions, loops, read)
+    if isinstance(schedule, TiledSchedule):
+        down = max(1, number(kernel.outer[schedule.down], hints))
+        blocks = rows // down * math.prod(schedule.tiles(down, cols))
+        vectors = schedule.tall * schedule.wide // schedule.threads // min(schedule.height, schedule.width)
+        return _Walk(
+            blocks * schedule.threads, blocks, schedule.threads, 1, place + vectors * tensors * STRIDE
+        )
     assert isinstance(schedule, StridedSchedule)
     inner = max(1, number(kernel.inner, hints))
     parts = schedule.parts or parts_of(kernel, cols, inner, device)
@@ -160,7 +168,9 @@ def _walk(
     read = work.read_bytes // max(1, blocks)
     reads = 1 if schedule.held else loops
     started = launches(kernel) if schedule.parts != 1 else 1
-    return _Walk(blocks * schedule.threads, blocks, schedule.threads, trips, instructions, reads, read, started)
+    return _Walk(
+        blocks * schedule.threads, blocks, schedule.threads, trips, instructions, reads, read, started
+    )
 
 
 def _resident(schedule: Schedule, walk: _Walk, device: Device, resources: Resources | None) -> int:

@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from onepass.device import Device
-from onepass.ir.kernel import Access, ColumnLoop, Kernel, LoadValue
+from onepass.ir.kernel import Access, ColumnLoop, Kernel, LoadValue, ReduceRow
 from onepass.plan.schedules.row import vector_width
 
-# Bytes of registers a thread holds of its share of a row while reductions run: 32 registers of what was loaded; computed
-# values, which are floats, may take half as many more.
-HELD_BYTES, HELD_COMPUTED_BYTES = 128, 192
-# Vectors a lane holds at most; 8 of 16 bytes a thread are more in flight than memory needs.
-MOST_HELD = 8
+# Registers a thread may hold between phases: its share of a row, a value of each reduction for each of a vector's elements,
+# and one more under way. The first leaves a bound of 64 for 1024 resident threads, the second, with computed values, of 80.
+HELD, HELD_COMPUTED = 52, 72
+# Vectors a lane holds at most: 8, or of narrow ones as many as bring 64 bytes.
+MOST_HELD, HELD_BYTES = 8, 64
 # A row that is read once gains nothing by being held: above this a walk has fewer lanes to combine.
 LONG_SINGLE = 256
 # Bytes a thread of a walk has in flight, and vectors at most: 1024 resident threads keep 64 KB in flight.
 WALKED_BYTES, MOST_WALKED = 64, 16
-# Neighbouring vectors a block takes at most, and bytes that it should take at least: two sectors.
-MOST_ACROSS, SEGMENT_BYTES = 32, 64
+# Bytes of neighbouring vectors that a block takes at most, and should take at least: two sectors.
+MOST_BYTES, SEGMENT_BYTES = 512, 64
 MOST_LANES, THREADS, MOST_THREADS = 512, 256, 1024
 # Threads resident on a multiprocessor, which bounds a thread to 64 and to 80 registers.
 RESIDENT, RESIDENT_COMPUTED = 1024, 768
@@ -84,8 +84,11 @@ def held(kernel: Kernel, device: Device) -> list[StridedSchedule] | str:
     if len(kernel.loops) == 1 and cols > LONG_SINGLE:
         return "too_large: a row that is read once is walked"
     element_bytes = _held_bytes(kernel)
-    budget = HELD_COMPUTED_BYTES if kernel.kept else HELD_BYTES
-    most = min(MOST_HELD, max(1, budget // (element_bytes * nominal_width(kernel))))
+    nominal = nominal_width(kernel)
+    others = (1 + sum(isinstance(s, ReduceRow) for s in kernel.stages)) * nominal
+    registers = (HELD_COMPUTED if kernel.kept else HELD) - others
+    held = max(element_bytes * nominal, 4)  # of a vector; less than a register is one all the same
+    most = max(1, min(4 * registers // held, max(MOST_HELD, HELD_BYTES // (nominal * _narrowest(kernel)))))
     lanes = _power_above(-(-cols // most))
     if lanes > MOST_LANES:
         return "too_large: the reduced dimension does not fit in registers"
@@ -103,7 +106,7 @@ def walked(kernel: Kernel, device: Device) -> list[StridedSchedule] | str:
         return "the reduction has no inner dimension"
     nominal = nominal_width(kernel)
     vectors = max(1, _inner(kernel) // nominal)
-    lanes = _power_above(THREADS // min(MOST_ACROSS, vectors) // 2 + 1)
+    lanes = _power_above(THREADS // min(_most_across(kernel, nominal), vectors) // 2 + 1)
     if isinstance(kernel.cols, int):
         lanes = min(lanes, _power_above(-(-kernel.cols // 4)))
     steps = MOST_WALKED
@@ -119,16 +122,19 @@ def walked(kernel: Kernel, device: Device) -> list[StridedSchedule] | str:
 def fitted(kernel: Kernel, schedule: StridedSchedule, width: int) -> StridedSchedule:
     """The same reduction tree in accesses of ``width`` elements: only what lies side by side changes."""
     if not isinstance(kernel.inner, int):
-        across = max(1, min(MOST_ACROSS, max(THREADS, schedule.lanes) // schedule.lanes))
+        across = max(1, min(_most_across(kernel, width), max(THREADS, schedule.lanes) // schedule.lanes))
         return replace(schedule, width=width, across=across, groups=1)
     vectors = kernel.inner // width
     threads = max(THREADS, schedule.lanes)
-    across = min(vectors, MOST_ACROSS, threads // schedule.lanes)
+    most = min(vectors, _most_across(kernel, width))
+    across = min(most, threads // schedule.lanes)
     while (
-        across < vectors and across * width * _narrowest(kernel) < SEGMENT_BYTES and 2 * threads <= MOST_THREADS
+        across < vectors
+        and across * width * _narrowest(kernel) < SEGMENT_BYTES
+        and 2 * threads <= MOST_THREADS
     ):
         threads *= 2
-        across = min(vectors, MOST_ACROSS, threads // schedule.lanes)
+        across = min(most, threads // schedule.lanes)
     tiles = -(-vectors // across)
     if tiles * across - vectors > vectors / 16:
         across = -(-vectors // tiles)  # idle threads cost more than a number that is no power of two
@@ -144,7 +150,7 @@ def undivided(kernel: Kernel, schedule: StridedSchedule) -> StridedSchedule:
 def parts_of(kernel: Kernel, cols: int, inner: int, device: Device) -> int:
     """Into how many parts a row is divided: by its own length and its neighbours' alone."""
     nominal = _fitting(inner, vector_width(kernel))
-    tile = min(inner, MOST_ACROSS * nominal)
+    tile = min(inner, _most_across(kernel, nominal) * nominal)
     tile_bytes = cols * tile * _streamed_bytes(kernel)
     if tile_bytes < SPLIT_FROM_BYTES:
         return 1
@@ -158,7 +164,11 @@ def launches(kernel: Kernel) -> int:
 
 def nominal_width(kernel: Kernel) -> int:
     """Elements of a vector when every tensor is aligned to one: what the inner size leaves."""
-    return _fitting(kernel.inner, vector_width(kernel)) if isinstance(kernel.inner, int) else vector_width(kernel)
+    return (
+        _fitting(kernel.inner, vector_width(kernel))
+        if isinstance(kernel.inner, int)
+        else vector_width(kernel)
+    )
 
 
 def access_width(kernel: Kernel) -> int:
@@ -188,7 +198,11 @@ def _power_above(number: int) -> int:
 
 def _inner(kernel: Kernel) -> int:
     """The inner size; where it is only known at run time, one that fills blocks."""
-    return kernel.inner if isinstance(kernel.inner, int) else MOST_ACROSS * vector_width(kernel)
+    return kernel.inner if isinstance(kernel.inner, int) else MOST_BYTES
+
+
+def _most_across(kernel: Kernel, width: int) -> int:
+    return max(1, MOST_BYTES // (width * _narrowest(kernel)))
 
 
 def _narrowest(kernel: Kernel) -> int:
@@ -199,7 +213,8 @@ def _streamed_bytes(kernel: Kernel) -> int:
     """Bytes that the loop which loads most loads an element."""
     names = [{s.access for s in loop.body if isinstance(s, LoadValue)} for loop in kernel.loops]
     return max(
-        1, *(sum(a.dtype.nbytes for a in kernel.accesses if a.name in loaded and moves(a)) for loaded in names)
+        1,
+        *(sum(a.dtype.nbytes for a in kernel.accesses if a.name in loaded and moves(a)) for loaded in names),
     )
 
 
