@@ -98,7 +98,7 @@ OPERATORS: tuple[Callable[..., Any], ...] = (
     transposed_gelu,
     rotary,
 )
-ROWS = 4
+ROWS = 12  # more than so few that transposing them is no turn
 
 
 @lru_cache

@@ -12,6 +12,8 @@ from onepass.plan.schedules.tiled import TiledSchedule, pitch, turned, written
 # Bytes that neighbouring lanes read or write along the dimension that is turned: one line.
 LINE_BYTES = 128
 LANES = 32
+# Vectors of a thread in flight: those of single elements are many, and each takes registers for its address.
+IN_FLIGHT = 8
 
 
 class TiledPrinter(CudaPrinter):
@@ -73,44 +75,49 @@ class TiledPrinter(CudaPrinter):
     # Tiles in and out
 
     def bring(self, a: Access) -> None:
-        """All vectors of a tile in flight, then into shared memory."""
-        s = self.schedule
-        trips = -(-s.tall * s.wide // (s.height * s.threads))
-        self.put(1, f"vec<{a.dtype.ctype}, H> {a.name}_r[{trips}];")
+        """Vectors of a tile in flight, then into shared memory."""
+        count = min(IN_FLIGHT, self.trips(self.schedule.height))
+        self.put(1, "#pragma unroll 1")
+        self.put(1, f"for (int first = 0; first < {self.trips(self.schedule.height)}; first += {count}) {{")
+        self.put(2, f"vec<{a.dtype.ctype}, H> {a.name}_r[{count}];")
         for put in (False, True):
-            self.column_walk(a, trips)
-            where = f"{a.name}_s + x * {pitch(a, s)} + y"
+            self.put(2, "#pragma unroll")
+            self.put(2, f"for (int k = 0; k < {count}; ++k) {{")
+            self.column_place(a, "(first + k)")
+            where = f"{a.name}_s + x * {pitch(a, self.schedule)} + y"
             text = (
                 f"tile_put<H>({where}, {a.name}_r[k])"
                 if put
                 else f"{a.name}_r[k] = load<{self.hint(a)}, H>({self.place(a)})"
             )
-            self.put(2, f"{self.inside(trips * s.threads * s.height)}{text};")
-            self.put(1, "}")
-
-    def take_out(self, a: Access) -> None:
-        s = self.schedule
-        trips = -(-s.tall * s.wide // (s.height * s.threads))
-        self.column_walk(a, trips)
-        self.put(
-            2,
-            f"{self.inside(trips * s.threads * s.height)}"
-            f"store<stream, H>({self.place(a)}, tile_take<H>({a.name}_s + x * {pitch(a, s)} + y));",
-        )
+            self.put(3, f"{self.inside()}{text};")
+            self.put(2, "}")
         self.put(1, "}")
 
-    def column_walk(self, a: Access, trips: int) -> None:
+    def take_out(self, a: Access) -> None:
+        self.put(1, f"#pragma unroll {IN_FLIGHT}")
+        self.put(1, f"for (int k = 0; k < {self.trips(self.schedule.height)}; ++k) {{")
+        self.column_place(a, "k")
+        tile = f"tile_take<H>({a.name}_s + x * {pitch(a, self.schedule)} + y)"
+        self.put(3, f"{self.inside()}store<stream, H>({self.place(a)}, {tile});")
+        self.put(1, "}")
+
+    def trips(self, width: int) -> int:
+        """How many vectors of a tile a thread takes; a power of two."""
+        s = self.schedule
+        return -(-s.tall * s.wide // (width * s.threads))
+
+    def column_place(self, a: Access, k: str) -> None:
         """Neighbouring lanes take neighbouring vectors of a line of a column, then the next column."""
         s = self.schedule
         lanes = max(1, min(s.tall, LINE_BYTES // a.dtype.nbytes) // s.height)
-        self.put(1, "#pragma unroll")
-        self.put(1, f"for (int k = 0; k < {trips}; ++k) {{")
-        self.put(2, f"const int v = k * T + threadIdx.x, x = v / {lanes} % C;")
-        self.put(2, f"const int y = (v / ({lanes} * C) * {lanes} + v % {lanes}) * H;")
+        self.put(3, f"const int v = {k} * T + threadIdx.x, x = v / {lanes} % C;")
+        self.put(3, f"const int y = (v / ({lanes} * C) * {lanes} + v % {lanes}) * H;")
 
-    def inside(self, places: int) -> str:
-        beyond = "y < D && " if places > self.schedule.tall * self.schedule.wide else ""
-        return f"if ({beyond}above + y < a.n{self.schedule.down} && left + x < a.cols) "
+    def inside(self) -> str:
+        s = self.schedule
+        beyond = "y < D && " if self.trips(s.height) * s.threads * s.height > s.tall * s.wide else ""
+        return f"if ({beyond}above + y < a.n{s.down} && left + x < a.cols) "
 
     def place(self, a: Access) -> str:
         terms = "".join(f" + i{k} * a.{a.name}_o{k}" for k in range(self.rank) if k != self.schedule.down)
@@ -121,8 +128,8 @@ class TiledPrinter(CudaPrinter):
     def compute_tile(self) -> None:
         s = self.schedule
         lanes = max(1, min(s.wide, LANES) // s.width)
-        trips = -(-s.tall * s.wide // (s.width * s.threads))
-        self.put(1, "#pragma unroll")
+        trips = self.trips(s.width)
+        self.put(1, f"#pragma unroll {IN_FLIGHT}")
         self.put(1, f"for (int k = 0; k < {trips}; ++k) {{")
         self.put(2, f"const int v = k * T + threadIdx.x, y = v / {lanes} % D;")
         self.put(2, f"const int x = (v / ({lanes} * D) * {lanes} + v % {lanes}) * E;")

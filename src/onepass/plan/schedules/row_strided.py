@@ -12,9 +12,10 @@ from onepass.device import Device
 from onepass.ir.kernel import Access, ColumnLoop, Kernel, LoadValue, ReduceRow
 from onepass.plan.schedules.row import vector_width
 
-# Registers a thread may hold between phases: its share of a row, a value of each reduction for each of a vector's elements,
-# and one more under way. The first leaves a bound of 64 for 1024 resident threads, the second, with computed values, of 80.
-HELD, HELD_COMPUTED = 52, 72
+# Registers a thread may hold between phases: its share of a row and, for each of a vector's elements, one value under way,
+# one of each reduction and half a one made of it. The first leaves a bound of 64 for 1024 resident threads, the second,
+# with computed values, of 80.
+HELD, HELD_COMPUTED = 52, 64
 # Vectors a lane holds at most: 8, or of narrow ones as many as bring 64 bytes.
 MOST_HELD, HELD_BYTES = 8, 64
 # A row that is read once gains nothing by being held: above this a walk has fewer lanes to combine.
@@ -85,7 +86,7 @@ def held(kernel: Kernel, device: Device) -> list[StridedSchedule] | str:
         return "too_large: a row that is read once is walked"
     element_bytes = _held_bytes(kernel)
     nominal = nominal_width(kernel)
-    others = (1 + sum(isinstance(s, ReduceRow) for s in kernel.stages)) * nominal
+    others = nominal + 3 * nominal * sum(isinstance(s, ReduceRow) for s in kernel.stages) // 2
     registers = (HELD_COMPUTED if kernel.kept else HELD) - others
     held = max(element_bytes * nominal, 4)  # of a vector; less than a register is one all the same
     most = max(1, min(4 * registers // held, max(MOST_HELD, HELD_BYTES // (nominal * _narrowest(kernel)))))
@@ -219,9 +220,12 @@ def _streamed_bytes(kernel: Kernel) -> int:
 
 
 def _held_bytes(kernel: Kernel) -> int:
-    """Bytes of registers an element takes while reductions run; where nothing is read twice, while loads are in flight."""
-    raw = sum(a.dtype.nbytes for a in kernel.accesses if a.resident and moves(a)) + 4 * len(kernel.kept)
-    return max(raw, _streamed_bytes(kernel))
+    """Bytes of registers an element takes while reductions run; where nothing is read twice, while loads are in flight.
+
+    What computed values are made of is given up as they are made.
+    """
+    raw = sum(a.dtype.nbytes for a in kernel.accesses if a.resident and moves(a))
+    return max(raw, 4 * len(kernel.kept), _streamed_bytes(kernel))
 
 
 def _levels(kernel: Kernel, lanes: int, parts: int) -> int:
