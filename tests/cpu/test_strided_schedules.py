@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from harness.oracle import trace
 from harness.together import Planned, changed, planned, run_emulated
@@ -190,6 +191,17 @@ def test_a_result_depends_on_neither_batch_nor_alignment() -> None:
         for one, two, three in zip(whole, unaligned, alone, strict=True):
             assert torch.equal(one, two)
             assert torch.equal(one[1:2], three)
+
+
+@pytest.mark.parametrize("function", [layer_norm, turned_with_operands])
+def test_sizes_known_at_run_time(function: Function) -> None:
+    """One kernel for every size: whether rows are divided, and how wide accesses are, shows when it is called."""
+    with dividing(4000), torch.no_grad():
+        first = inputs((5, 50, 76), FP32, 0)
+        case = planned(make_fx(function, tracing_mode="symbolic")(*first), first, cuda=True)
+        cases = [replace(case, inputs=inputs(s, FP32, 0)) for s in ((5, 50, 76), (7, 33, 77), (3, 6, 64))]
+        assert not case.left
+        assert not wrong([(function, c) for c in cases])
 
 
 def test_a_million_terms_keep_their_digits() -> None:

@@ -141,30 +141,34 @@ def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index
     reductions = sum(isinstance(s, ReduceRow) for s in kernel.stages)
 
     @cache
-    def of_width(width: int) -> tuple[StridedSchedule, _Alignment, Call]:
+    def aligned(width: int) -> _Alignment:
+        return _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
+
+    @cache
+    def of(width: int, whole: bool) -> tuple[StridedSchedule, Call]:
         made = row_strided.fitted(kernel, schedule, width) if width < schedule.width else schedule
-        masks = _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
+        if whole and made.parts != 1:
+            made = row_strided.undivided(kernel, made)
         source = built.source
         if made != schedule:
             source = emit(kernel, made, kernel_name(made, built.cluster))
-        return made, masks, cuda_kernel(source, built.device.arch, made.threads)
+        return made, cuda_kernel(source, built.device.arch, made.threads)
 
-    of_width(schedule.width)  # loaded before the first call
+    of(schedule.width, False)  # loaded before the first call
 
     def launch(rows: int, extent: int, *values: int) -> None:
         if rows * extent == 0:
             return
-        width = schedule.width
-        while not of_width(width)[1].holds(values):
+        width, cols = schedule.width, values[cols_at]
+        while not aligned(width).holds(values):
             width //= 2
-        made, _, run = of_width(width)
+        parts = schedule.parts or row_strided.parts_of(kernel, cols, extent, built.device)
+        made, run = of(width, parts == 1)
         tiles, blocks = made.tiles(extent), made.blocks(rows, extent)
-        if made.parts == 1:
+        if parts == 1:
             COUNTERS.launched += 1
             run(blocks, index, (*values, tiles))
             return
-        cols = values[cols_at]
-        parts = made.parts or row_strided.parts_of(kernel, cols, extent, built.device)
         partials = scratch(reductions * rows * parts * extent, device)
         for number in range(row_strided.launches(kernel)):
             COUNTERS.launched += 1

@@ -345,7 +345,7 @@ def _launch(built: Built) -> text.Launch:
     elif isinstance(schedule, TiledSchedule):
         tiles_down = f"((a.n{schedule.down} + {schedule.tall - 1}) / {schedule.tall})"
         tiles = f"((extent + {schedule.wide - 1}) / {schedule.wide})"
-        grid = f"rows / a.n{schedule.down} * {tiles_down} * {tiles}"
+        grid = f"rows / (a.n{schedule.down} ? a.n{schedule.down} : 1) * {tiles_down} * {tiles}"
         extras = {"tiles_down": tiles_down, "tiles": tiles}
         narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
     else:

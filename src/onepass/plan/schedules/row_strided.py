@@ -140,7 +140,8 @@ def fitted(kernel: Kernel, schedule: StridedSchedule, width: int) -> StridedSche
     if tiles * across - vectors > vectors / 16:
         across = -(-vectors // tiles)  # idle threads cost more than a number that is no power of two
     groups = max(1, THREADS // (schedule.lanes * across)) if tiles == 1 else 1
-    return replace(schedule, width=width, across=across, groups=groups)
+    made = replace(schedule, width=width, across=across, groups=groups)
+    return replace(made, min_blocks=schedule.min_blocks * schedule.threads // made.threads)
 
 
 def undivided(kernel: Kernel, schedule: StridedSchedule) -> StridedSchedule:
