@@ -28,6 +28,7 @@ from harness.shipping import (
     middle_softmax,
     prepare,
     softmax,
+    transposed_gelu,
 )
 from onepass.errors import KernelFault
 
@@ -65,9 +66,11 @@ CASES = (
     Case("row-smem", gelu_tanh_add_layer_norm, FP32, 3, 16384),
     Case("row-stream", layer_norm, FP32, 3, 32769),
     Case("row-stream", softmax, BF16, 2, 131080),
-    Case("row-strided", middle_softmax, FP32, 22, 77),
-    Case("row-strided", middle_softmax, BF16, 34, 129),
+    Case("row-strided", middle_softmax, FP32, 100, 77),
+    Case("row-strided", middle_softmax, BF16, 140, 152),
     Case("row-warp", gelu_tanh_add_layer_norm, BF16, 37, 1000),
+    Case("tiled", transposed_gelu, FP32, 100, 77, past=1),
+    Case("tiled", transposed_gelu, BF16, 72, 80),
 )
 
 
@@ -95,6 +98,8 @@ def share_of_bound(case: Case, found: list[Tensor], given: list[Tensor]) -> floa
     """
     x, r, w, b = (t.double() for t in given)
     expected = case.function(x, r, w, b)
+    if case.family == "tiled":  # whose rows are the columns
+        w, b = w[:, None], b[:, None]
     serial = {"row-stream": case.cols / 512 + 1, "row-strided": case.rows / 2}.get(case.family, 64)
     short = SHORT if case.dtype != FP32 else 0.0
     worst = 0.0
@@ -148,7 +153,12 @@ BEYOND_LAST_ROW = (
     "const i64 row = at;",
 )
 DROPPED = ("one column", r"= \((v\d+_a) \+ ", r"= (c + e == 5 ? \1 : \1 + ")
-DROPPED_INNER = ("one row", r"= \((v\d+_a) \+ ", r"= (r == 1 ? \1 : \1 + ")
+DROPPED_INNER = ("one row", r"= \((v\d+_a\[e\]) \+ ", r"= (k == 1 && lane == 1 ? \1 : \1 + ")
+BEYOND_LAST_VECTOR = (
+    "vector of an idle thread",
+    r"c = first < a\.inner \? first : a\.inner - E;",
+    "c = first;",
+)
 BROKEN: tuple[tuple[Case, tuple[str, str, str], tuple[str, ...]], ...] = (
     (CASES[0], ("total", r"if \(first \+ k \* \d+ < total\)", ""), ("out-of-bounds",)),
     (CASES[3], WITHOUT_TAIL, ("out-of-bounds",)),
@@ -163,8 +173,16 @@ BROKEN: tuple[tuple[Case, tuple[str, str, str], tuple[str, ...]], ...] = (
     (CASES[11], WITHOUT_BARRIER, ("shared-race", "unwritten-shared")),
     (CASES[11], WITHOUT_TAIL, ("out-of-bounds",)),
     (CASES[11], DROPPED, ()),
-    (CASES[13], ("position", r"if \(position >= a\.rows \* a\.inner\) return;", ""), ("out-of-bounds",)),
-    (CASES[13], DROPPED_INNER, ()),
+    (CASES[13], BEYOND_LAST_VECTOR, ("out-of-bounds",)),
+    (CASES[13], WITHOUT_BARRIER, ("shared-race", "unwritten-shared")),
+    (CASES[14], DROPPED_INNER, ()),
+    (CASES[16], WITHOUT_BARRIER, ("shared-race", "unwritten-shared")),
+    (CASES[16], ("edge of a tile", r" && left \+ x < a\.cols", ""), ("out-of-bounds",)),
+    (
+        CASES[17],
+        ("a row of a tile", r"left \+ x, x0_s \+ x \* 66 \+ y", "left + x, x0_s + x * 66 + (y ^ 1)"),
+        (),
+    ),
 )
 
 

@@ -41,7 +41,7 @@ DEVICES: dict[str, Device] = {
     "sm_100": replace(H200, name="sm_100", arch="sm_100"),
     "sm_120": replace(A100, name="sm_120", arch="sm_120", threads=1536, shared_bytes=102400, blocks=24),
 }
-FAMILIES = {"flat", "row-warp", "row-block", "row-smem", "row-stream", "row-strided"}
+FAMILIES = {"flat", "tiled", "row-warp", "row-block", "row-smem", "row-stream", "row-strided"}
 
 
 def layer_norm(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -77,6 +77,10 @@ def middle_softmax(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.softmax(x.reshape(2, -1, x.shape[-1]), 1)
 
 
+def transposed_gelu(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(x + b, approximate="tanh").T.contiguous() * 2
+
+
 def rotary(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
     half = x.shape[-1] // 2
     return x * w + torch.cat([-x[..., half:], x[..., :half]], -1) * b
@@ -91,9 +95,10 @@ OPERATORS: tuple[Callable[..., Any], ...] = (
     add_rms_norm,
     bias_gelu,
     middle_softmax,
+    transposed_gelu,
     rotary,
 )
-ROWS = 4
+ROWS = 12  # more than so few that transposing them is no turn
 
 
 @lru_cache

@@ -26,6 +26,7 @@ from harness.shipping import (
     middle_softmax,
     softmax,
     spills,
+    transposed_gelu,
 )
 from onepass import build as pipeline
 from onepass.plan.choose import candidates
@@ -98,6 +99,7 @@ EACH: dict[str, tuple[Sequence[Any], int]] = {
     "row-smem": ((softmax,), 16384),
     "row-stream": ((layer_norm,), 262144),
     "row-strided": ((middle_softmax,), 64),
+    "tiled": ((transposed_gelu,), 1000),
 }
 
 

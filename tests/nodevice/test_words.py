@@ -25,6 +25,7 @@ from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 
 ZH = Words(CHINESE)
 HAN = re.compile(r"[\u4e00-\u9fff]")
@@ -97,7 +98,8 @@ SCHEDULES = [
     FlatSchedule(256, 2, 4),
     *(RowSchedule(32, 4, 2, 4, 256, (4,), True, shared_bytes=shared) for shared in (0, 4096)),
     StreamSchedule(512, 4),
-    StridedSchedule(),
+    *(StridedSchedule(8, 32, 1, 4, 4, held, parts=parts) for held in (False, True) for parts in (1, 4)),
+    TiledSchedule(0, 64, 32, 4, 8),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,15 +12,17 @@ import torch
 from onepass.build import Built
 from onepass.codegen.arguments import Field
 from onepass.codegen.emit import emit
-from onepass.ir.kernel import Access
+from onepass.ir.kernel import Access, ReduceRow
 from onepass.ir.symbol import Size, product
 from onepass.plan.choose import Schedule, kernel_name
-from onepass.plan.schedules import cpu
+from onepass.plan.schedules import cpu, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.launch_cpu import Work
 from onepass.runtime.launch_cuda import CudaKernel, Grid
@@ -100,9 +103,11 @@ def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[s
             mask = min(16, widths[a.name] * size) - 1
             if f.name == a.name:
                 masks.append((i, 1, mask))
-            elif f.name.startswith(f"{a.name}_o") or f.name == f"{a.name}_t":
+            elif f.name.startswith(f"{a.name}_o") or f.name in (f"{a.name}_t", f"{a.name}_r"):
                 masks.append((i, size, mask))
-    return _Alignment(tuple(m for m in masks if m[2] > 0))
+            elif f.name == "inner":
+                masks.append((i, 1, widths[a.name] - 1))
+    return _Alignment(tuple(dict.fromkeys(m for m in masks if m[2] > 0)))
 
 
 def _cuda(built: Built) -> Call:
@@ -115,16 +120,134 @@ def _cuda(built: Built) -> Call:
         return _flat(built, schedule, fields, index)
     if isinstance(schedule, StreamSchedule):
         return _stream(built, schedule, fields, index)
+    if isinstance(schedule, TiledSchedule):
+        return _tiled(built, schedule, fields, index)
+    if isinstance(schedule, SerialSchedule):
+        return _serial(built, schedule, index)
     assert isinstance(schedule, StridedSchedule)
+    return _strided(built, schedule, fields, index)
+
+
+def _serial(built: Built, schedule: SerialSchedule, index: int) -> Call:
     threads = schedule.threads
     run = cuda_kernel(built.source, built.device.arch, threads)
 
-    def strided(rows: int, extent: int, *values: int) -> None:
+    def launch(rows: int, extent: int, *values: int) -> None:
         if rows * extent:
             COUNTERS.launched += 1
             run(-(-rows * extent // threads), index, values)
 
-    return strided
+    return launch
+
+
+def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index: int) -> Call:
+    """The kernel for the widest vectors that a call's tensors allow, once or, where rows are divided, once a loop."""
+    kernel = built.kernel
+    cols_at = next(i for i, f in enumerate(fields) if f.name == "cols")
+    device = torch.device(built.cluster.device)
+    reductions = sum(isinstance(s, ReduceRow) for s in kernel.stages)
+
+    @cache
+    def aligned(width: int) -> _Alignment:
+        return _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
+
+    @cache
+    def of(width: int, whole: bool) -> tuple[StridedSchedule, Call]:
+        made = row_strided.fitted(kernel, schedule, width) if width < schedule.width else schedule
+        if whole and made.parts != 1:
+            made = row_strided.undivided(kernel, made)
+        source = built.source
+        if made != schedule:
+            source = emit(kernel, made, kernel_name(made, built.cluster))
+        return made, cuda_kernel(source, built.device.arch, made.threads)
+
+    of(schedule.width, False)  # loaded before the first call
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows * extent == 0:
+            return
+        width, cols = schedule.width, values[cols_at]
+        while not aligned(width).holds(values):
+            width //= 2
+        parts = schedule.parts or row_strided.parts_of(kernel, cols, extent, built.device)
+        made, run = of(width, parts == 1)
+        tiles, blocks = made.tiles(extent), made.blocks(rows, extent)
+        if parts == 1:
+            COUNTERS.launched += 1
+            run(blocks, index, (*values, tiles))
+            return
+        partials = scratch(reductions * rows * parts * extent, device)
+        for number in range(row_strided.launches(kernel)):
+            COUNTERS.launched += 1
+            divided = parts if number < len(kernel.loops) else 1
+            extras = (tiles, partials.data_ptr(), parts, -(-cols // parts), number)
+            run(blocks * divided, index, (*values, *extras))
+
+    return launch
+
+
+def tiled_alignment(
+    built: Built, schedule: TiledSchedule
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]:
+    """Which values must be multiples, as `alignment_of` says it: for vectors along the columns, and across them."""
+    kernel, down = built.kernel, schedule.down
+    fields = [f for f in built.source.block if f.kind != "extra"]
+    places = {f.name: i for i, f in enumerate(fields)}
+    over = tiled.turned(kernel, down)
+    straight, upright = (
+        [(places["cols"], 1, schedule.width - 1)],
+        [(places[f"n{down}"], 1, schedule.height - 1)],
+    )
+    for a in kernel.accesses:
+        size = a.dtype.nbytes
+        strides = [f"{a.name}_o{k}" for k in range(len(kernel.outer)) if k != down]
+        if a.column == "unit":
+            mask = min(16, schedule.width * size) - 1
+            straight += [(places[n], size, mask) for n in (*strides, f"{a.name}_o{down}")] + [
+                (places[a.name], 1, mask)
+            ]
+        elif a in over:
+            mask = min(16, schedule.height * size) - 1
+            upright += [(places[n], size, mask) for n in (*strides, f"{a.name}_c")] + [
+                (places[a.name], 1, mask)
+            ]
+    return tuple(m for m in straight if m[2] > 0), tuple(m for m in upright if m[2] > 0)
+
+
+def _tiled(built: Built, schedule: TiledSchedule, fields: list[Field], index: int) -> Call:
+    """The kernel for the widest vectors on both sides that a call's tensors allow."""
+    down_at = next(i for i, f in enumerate(fields) if f.name == f"n{schedule.down}")
+
+    @cache
+    def of(made: TiledSchedule) -> tuple[_Alignment, _Alignment, Call]:
+        source = built.source
+        if made != schedule:
+            source = emit(built.kernel, made, kernel_name(made, built.cluster))
+        straight, upright = tiled_alignment(built, made)
+        run = cuda_kernel(source, built.device.arch, made.threads)
+        return _Alignment(straight), _Alignment(upright), run
+
+    of(schedule)  # loaded before the first call
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows * extent == 0:
+            return
+        made = schedule
+        while not of(made)[0].holds(values):
+            made = replace(made, width=made.width // 2)
+        while not of(made)[1].holds(values):
+            made = replace(made, height=made.height // 2)
+        down = values[down_at]
+        tiles_down, tiles = made.tiles(down, extent)
+        COUNTERS.launched += 1
+        of(made)[2](rows // down * tiles_down * tiles, index, (*values, tiles_down, tiles))
+
+    return launch
+
+
+def scratch(elements: int, device: torch.device) -> torch.Tensor:
+    """Floats that live as long as a call's launches: the allocator gives them to no other stream before."""
+    return torch.empty(elements, dtype=torch.float32, device=device)
 
 
 def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:

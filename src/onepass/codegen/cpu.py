@@ -314,16 +314,6 @@ class CpuPrinter(Printer):
         ]
         return f"{shape}{suffix}({at}{step}{', ' + tail if tail else ''})"
 
-    def down(self, a: Access | IotaValue, along: str) -> str:
-        """How far an access is down the reduced dimension."""
-        if not along:
-            return ""
-        if not a.blocks:
-            return f" + {along} * a->{a.name}_r"
-        return (
-            "".join(f" + b{k} * a->{a.name}_b{k}" for k in range(len(a.blocks))) + f" + rest * a->{a.name}_r"
-        )
-
     def store(self, s: StoreValue, c: str, tail: str | None, along: str = "") -> str:
         a = self.kernel.access(s.access)
         row = f"{self.row_of(a)}{self.down(a, along)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from onepass.codegen.arguments import Field, fields, iotas, kinds, spell_size
 from onepass.dtypes import Class
-from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, Kernel, StoreValue
+from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, IotaValue, Kernel, StoreValue
 from onepass.ir.symbol import Poly
 from onepass.ops.table import OPS, REDUCE
 
@@ -106,6 +106,17 @@ class Printer:
     def carry(self, depth: int, sums: dict[str, str], low: str, high: str) -> None:
         for n, ctype in sums.items():
             self.put(depth, f"{n}_{high} = {n}_{high} + {n}_{low}; {n}_{low} = {ctype}(0.0f);")
+
+    def down(self, a: Access | IotaValue, along: str) -> str:
+        """How far an access is down the reduced dimension."""
+        if not along:
+            return ""
+        if not a.blocks:
+            return f" + {along} * {self.args}{a.name}_r"
+        return (
+            "".join(f" + b{k} * {self.args}{a.name}_b{k}" for k in range(len(a.blocks)))
+            + f" + rest * {self.args}{a.name}_r"
+        )
 
     # Values
 

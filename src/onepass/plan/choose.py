@@ -6,15 +6,25 @@ from onepass.device import Device
 from onepass.ir.cluster import Cluster
 from onepass.ir.kernel import Kernel
 from onepass.plan.lower import lower
-from onepass.plan.schedules import cpu, flat, row, row_stream, row_strided
+from onepass.plan.schedules import cpu, flat, row, row_serial, row_stream, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.plan.spaces import Layout
 
-Schedule = CpuSchedule | FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule
+Schedule = (
+    CpuSchedule
+    | FlatSchedule
+    | RowSchedule
+    | SerialSchedule
+    | StreamSchedule
+    | StridedSchedule
+    | TiledSchedule
+)
 Candidate = tuple[Kernel, Schedule]
 
 
@@ -25,18 +35,24 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return held
     if device.kind == "cpu":
         return [(held, cpu.schedule(held))]
-    if held.blocks:
+    if held.blocks and held.axis == "reduced":
         return "space_mismatch: a reduction over dimensions that are not passed in one stride"
     if not held.reduces:
         made = flat.schedules(held, device)
-        return made if isinstance(made, str) else [(held, s) for s in made]
+        turned = tiled.schedules(held, device)
+        first = [] if isinstance(turned, str) else [(held, s) for s in turned]
+        return made if isinstance(made, str) else [*first, *((held, s) for s in made)]
     walked = lower(cluster, layout, hold=False)
     assert not isinstance(walked, str)
+    if held.axis == "inner" and row_serial.needed(held):
+        serial = row_serial.schedules(walked, device)
+        return serial if isinstance(serial, str) else [(walked, s) for s in serial]
     found: list[Candidate] = []
     reasons = []
     for kernel, tried in (
         (held, row.schedules(held, device)),
-        (walked, row_strided.schedules(walked, device)),
+        (held, row_strided.held(held, device)),
+        (walked, row_strided.walked(walked, device)),
         (walked, row_stream.schedules(walked, device)),
     ):
         if isinstance(tried, str):
