@@ -1,0 +1,118 @@
+"""Samples through the back end, many at once: captured, planned, compiled together, run, judged."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from functorch.compile import aot_function, make_boxed_func
+from torch.fx import GraphModule
+
+from harness.together import Planned, compiled_for_cpu, planned, poisoned
+from opinfo.entries import Sample
+from opinfo.judge import Called, called, copied, judge, leaves
+
+# What may become of a sample. `kernels`: all that memory bounds ran in generated kernels. `nothing`: views, and results
+# without elements. `raises`: eager and the back end both refuse it.
+STATES = ("kernels", "left", "nothing", "raises", "wrong")
+
+# Matrix decompositions: bound by arithmetic, though their rows are not in onepass's table.
+DECOMPOSITIONS = ("_linalg_svd", "_linalg_eigh", "linalg_eigh", "linalg_qr")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a sample: one of STATES, why, and the worst error in units of what was allowed."""
+
+    sample: Sample
+    state: str
+    reason: str = ""
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A sample whose graph is planned, and what eager gives for it."""
+
+    sample: Sample
+    case: Planned
+    eager: Called | Exception
+
+
+def outcomes(batch: Iterable[Sample], threads: int = 2) -> list[Outcome]:
+    """One for each sample, in order. ``threads`` compile."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated calls among the samples
+        met = [plan(sample) for sample in batch]
+        with compiled_for_cpu([m.case for m in met if isinstance(m, Pending)], threads):
+            return [m if isinstance(m, Outcome) else finish(m) for m in met]
+
+
+def plan(sample: Sample) -> Pending | Outcome:
+    """A sample up to its kernels, or what became of it before."""
+    eager = eagerly(sample)
+    inputs = [copied(t) for t in sample.tensors]
+    try:
+        case = planned(capture(sample), inputs)
+    except Exception as error:  # noqa: BLE001 - what can't be captured is reported, whatever it is
+        if isinstance(eager, Exception):
+            return Outcome(sample, "raises")
+        return Outcome(sample, "left", f"capture: {_first_line(error)}")
+    return Pending(sample, case, eager)
+
+
+def capture(sample: Sample) -> GraphModule:
+    """The graph that the back end is given for a sample: what AOTAutograd makes of it, without Dynamo before it."""
+    graphs: list[GraphModule] = []
+
+    def keep(graph: GraphModule, inputs: Sequence[Any]) -> Any:
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    with torch.no_grad():
+        aot_function(
+            sample.function(), fw_compiler=keep, inference_compiler=keep, keep_inference_input_mutations=True
+        )(*map(copied, sample.tensors))
+    return graphs[0]
+
+
+def eagerly(sample: Sample) -> Called | Exception:
+    """PyTorch's own results, or what it raises."""
+    try:
+        return called(sample.function(), sample.tensors)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the back end must refuse too
+        return error
+
+
+def finish(pending: Pending) -> Outcome:
+    """A planned sample run and judged."""
+    sample, case, eager = pending.sample, pending.case, pending.eager
+    try:
+        found = Called(leaves(poisoned(case)), case.inputs)
+    except Exception as error:  # noqa: BLE001 - a failure of the run is an outcome
+        return Outcome(sample, "raises" if isinstance(eager, Exception) else "wrong", _first_line(error))
+    if isinstance(eager, Exception):
+        return Outcome(sample, "wrong", f"no error, eager: {_first_line(eager)}")
+    verdict = judge(sample, case, found, eager)
+    if verdict.trouble:
+        return Outcome(sample, "wrong", verdict.trouble)
+    if left := _left(case):
+        return Outcome(sample, "left", "; ".join(left), verdict.share)
+    return Outcome(sample, "kernels" if case.plan.kernels else "nothing", "", verdict.share)
+
+
+def _left(case: Planned) -> tuple[str, ...]:
+    """The memory-bound work that stayed with ATen, with reasons."""
+    calls = [c for c in case.plan.calls if c.bound == "memory" and not c.target.startswith(DECOMPOSITIONS)]
+    return tuple(dict.fromkeys(f"{c.target}: {c.reason}" for c in calls if "no elements" not in c.reason))
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:160]
+
+
+def summary(found: Sequence[Outcome]) -> dict[str, int]:
+    return {state: sum(o.state == state for o in found) for state in STATES}
