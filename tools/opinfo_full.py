@@ -53,13 +53,15 @@ def line(entry: str, dtype: str, found: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def run_entry(entry: str, others: bool) -> list[dict[str, Any]]:
-    """The lines of one entry."""
-    lines = []
-    for dtype in dtypes_of(entries(others)[entry]):
-        drawn = list(samples(entry, dtype))
-        found = [o for at in range(0, len(drawn), BATCH) for o in outcomes(drawn[at : at + BATCH], threads=1)]
-        lines.append(line(entry, dtype, found))
-    return lines
+    """The lines of one entry. Raises: RuntimeError, since not every error passes between processes."""
+    dtypes = dtypes_of(entries(others)[entry])
+    drawn = [sample for dtype in dtypes for sample in samples(entry, dtype)]
+    batches = [drawn[at : at + BATCH] for at in range(0, len(drawn), BATCH)]
+    try:
+        found = [o for batch in batches for o in outcomes(batch, threads=1)]
+    except Exception as error:  # noqa: BLE001 - told which entry it is about, and raised again
+        raise RuntimeError(f"{entry}: {error!r}") from None
+    return [line(entry, dtype, [o for o in found if o.sample.dtype == dtype]) for dtype in dtypes]
 
 
 def start(folder: str) -> None:

@@ -27,6 +27,7 @@ from onepass.codegen.cuda_prelude import cuda_prelude
 from onepass.codegen.emit import Source, emit
 from onepass.device import KNOWN
 from onepass.emulate import Buffer, EmulatedKernel, KernelSource, compile_many
+from onepass.errors import CompileError
 from onepass.ir.kernel import Kernel
 from onepass.plan import merge
 from onepass.plan.choose import candidates
@@ -102,11 +103,33 @@ def run_on_cpu(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
 
 @contextmanager
 def compiled_for_cpu(cases: Sequence[Planned], threads: int = 2) -> Iterator[None]:
-    """Inside it, `run` takes the kernels of these graphs, compiled together by so many threads."""
+    """Inside it, `run` takes the kernels of these graphs, compiled together by so many threads.
+
+    One that does not compile raises its CompileError when it is asked for, and the others of its unit run.
+    """
     sources = _distinct(k.source for c in cases for k in c.plan.kernels)
-    kernels = dict(zip((s.text for s in sources), _pieces(_cpu_unit, sources, threads), strict=True))
-    with mock.patch.object(launch, "cpu_kernel", lambda source: kernels[source.text]):
+    kernels = dict(
+        zip((s.text for s in sources), _pieces(_cpu_unit_or_errors, sources, threads), strict=True)
+    )
+
+    def kernel(source: Source) -> CpuKernel:
+        found = kernels[source.text]
+        if isinstance(found, CompileError):
+            raise found
+        return found
+
+    with mock.patch.object(launch, "cpu_kernel", kernel):
         yield
+
+
+def _cpu_unit_or_errors(sources: Sequence[Source]) -> list[CpuKernel | CompileError]:
+    try:
+        return [*_cpu_unit(sources)]
+    except CompileError as error:
+        if len(sources) == 1:
+            return [error]
+        middle = len(sources) // 2
+        return _cpu_unit_or_errors(sources[:middle]) + _cpu_unit_or_errors(sources[middle:])
 
 
 def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:

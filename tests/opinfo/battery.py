@@ -12,6 +12,7 @@ from functorch.compile import aot_function, make_boxed_func
 from torch.fx import GraphModule
 
 from harness.together import Planned, compiled_for_cpu, planned, poisoned
+from onepass.errors import CompileError
 from opinfo.entries import Sample
 from opinfo.judge import Called, called, copied, judge, leaves
 
@@ -111,6 +112,9 @@ def _left(case: Planned) -> tuple[str, ...]:
 
 
 def _first_line(error: BaseException) -> str:
+    if isinstance(error, CompileError):
+        lines = [line for line in error.message.splitlines() if "error:" in line]
+        return f"CompileError: {lines[0].partition('error: ')[2] if lines else error.message}"
     return f"{type(error).__name__}: {error}".splitlines()[0][:160]
 
 

@@ -94,9 +94,15 @@ def judge(sample: Sample, case: Planned, found: Called, eager: Called) -> Verdic
             return Verdict(f"result {i}: {verdict.trouble}" if len(eager.results) > 1 else verdict.trouble)
         worst = max(worst, verdict.share)
     for i, (f, e, x) in enumerate(zip(found.inputs, eager.inputs, exact.inputs, strict=True)):
-        if trouble := one(f, e, x, lambda: None).trouble:
+        before = sample.tensors[i]
+        if trouble := one(f, e, x, lambda x=x, before=before: _updated(x, before)).trouble:
             return Verdict(f"input {i} after the call: {trouble}")
     return Verdict("", worst)
+
+
+def _updated(x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """How far an input that was moved toward something may be off: both parts and their sum are rounded."""
+    return 4 * half_ulp(x.double().abs() + before.double().abs(), before.dtype)
 
 
 def one(found: Any, eager: Any, exact: Any, moves: Callable[[], torch.Tensor | None]) -> Verdict:
