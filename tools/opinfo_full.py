@@ -123,6 +123,7 @@ def main() -> None:
     ask.add_argument("entries", nargs="*", help="only these, again")
     ask.add_argument("--others", action="store_true", help="the second list")
     ask.add_argument("--again", action="store_true", help="forget the log")
+    ask.add_argument("--resume", action="store_true", help="of the entries that are named those that the log lacks")
     ask.add_argument("--report", action="store_true", help="print what the log says, and run nothing")
     ask.add_argument("--freeze", action="store_true", help="write the frozen list, and run nothing")
     ask.add_argument("--processes", type=int, default=2)
@@ -136,7 +137,7 @@ def main() -> None:
     if not given.report:
         if given.again:
             log.unlink(missing_ok=True)
-        have = set() if given.entries else {one["entry"] for one in read(log)}
+        have = {one["entry"] for one in read(log)} if given.resume or not given.entries else set()
         names = [n for n in given.entries or entries(given.others) if n not in have]
         run(names, given.others, given.processes, log)
     report(read(log), given.most)
