@@ -232,7 +232,7 @@ def _pieces(
 
 
 def run(case: Planned) -> list[torch.Tensor]:
-    """A graph's outputs, in memory that held NaN before (integers: the largest one).
+    """A graph's outputs, in memory that held NaN before (integers: the largest one; booleans: a byte that is none).
 
     Raises: AssertionError if an input changed; what the graph raises.
     """
@@ -248,11 +248,20 @@ def poisoned(case: Planned) -> list[torch.Tensor]:
     poison = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)  # fills torch.empty_strided with NaN
     try:
-        with torch.no_grad():
+        with torch.no_grad(), mock.patch.object(torch, "empty_strided", _poisoned_memory):
             results = compile_runner(case.plan, case.captured, in_place(case.plan)).run(list(case.inputs))
     finally:
         torch.use_deterministic_algorithms(poison)
     return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def _poisoned_memory(
+    *given: Any, make: Callable[..., torch.Tensor] = torch.empty_strided, **options: Any
+) -> torch.Tensor:
+    memory = make(*given, **options)
+    if memory.dtype == torch.bool:  # PyTorch itself fills these with true
+        memory.untyped_storage().fill_(0x5A)
+    return memory
 
 
 def _same(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -113,6 +113,8 @@ def one(found: Any, eager: Any, exact: Any, moves: Callable[[], torch.Tensor | N
         return Verdict(trouble)
     if not eager.numel():
         return Verdict()
+    if eager.dtype == torch.bool:  # as bytes: one that is neither 0 nor 1 is no truth value
+        found, eager, exact = found.view(torch.uint8), eager.view(torch.uint8), eager.view(torch.uint8)
     if not isinstance(exact, torch.Tensor) or exact.shape != eager.shape:
         exact = eager
     if eager.is_complex():
