@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +70,23 @@ def capture(sample: Sample) -> GraphModule:
     """The graph that the back end is given for a sample: what AOTAutograd makes of it, without Dynamo before it."""
     graphs: list[GraphModule] = []
 
+    def stop(*arguments: Any) -> Any:
+        raise _Captured
+
     def keep(graph: GraphModule, inputs: Sequence[Any]) -> Any:
         graphs.append(graph)
-        return make_boxed_func(graph.forward)
+        return make_boxed_func(stop)
 
-    with torch.no_grad():
-        aot_function(
-            sample.function(), fw_compiler=keep, inference_compiler=keep, keep_inference_input_mutations=True
-        )(*map(copied, sample.tensors))
+    run = aot_function(
+        sample.function(), fw_compiler=keep, inference_compiler=keep, keep_inference_input_mutations=True
+    )
+    with torch.no_grad(), suppress(_Captured):
+        run(*map(copied, sample.tensors))
     return graphs[0]
+
+
+class _Captured(Exception):
+    """The graph is there; it need not run."""
 
 
 def eagerly(sample: Sample) -> Called | Exception:
