@@ -6,8 +6,9 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -33,6 +34,7 @@ from onepass.plan import merge
 from onepass.plan.choose import candidates
 from onepass.runtime.cache import open_cache
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
+from onepass.runtime.load import at_once, binary
 
 H200 = KNOWN[0]
 # Kernels of one translation unit: enough that the prelude's 0.1 s is shared, few enough that two cores stay busy.
@@ -145,6 +147,25 @@ def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
         return [load_kernel(text, name, cache=open_cache()) for name in names]
 
 
+# CUDA
+
+
+@contextmanager
+def compiled_for_cuda(cases: Sequence[Planned]) -> Iterator[None]:
+    """Inside it, `run` finds the kernels of these graphs in the cache: they were compiled side by side.
+
+    One that does not compile raises its CompileError when it is asked for.
+    """
+    kernels = {(k.source.text, k.device.arch): k for c in cases for k in c.plan.kernels}
+
+    def compile_one(built: Built) -> None:
+        with suppress(CompileError):
+            binary(built.source, built.device.arch)
+
+    at_once([partial(compile_one, built) for built in kernels.values()])
+    yield
+
+
 # CUDA, emulated
 
 
@@ -246,7 +267,7 @@ def run(case: Planned) -> list[torch.Tensor]:
 def poisoned(case: Planned) -> list[torch.Tensor]:
     """Like `run`, for graphs that may write to their inputs."""
     poison = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)  # fills torch.empty_strided with NaN
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills torch.empty_strided with NaN
     try:
         with torch.no_grad(), mock.patch.object(torch, "empty_strided", _poisoned_memory):
             results = compile_runner(case.plan, case.captured, in_place(case.plan)).run(list(case.inputs))

@@ -12,10 +12,10 @@ import torch
 from functorch.compile import aot_function, make_boxed_func
 from torch.fx import GraphModule
 
-from harness.together import Planned, compiled_for_cpu, planned, poisoned
+from harness.together import Planned, compiled_for_cpu, compiled_for_cuda, planned, poisoned
 from onepass.errors import CompileError
-from opinfo.entries import Sample
-from opinfo.judge import Called, called, copied, judge, leaves
+from opinfo.entries import Sample, copied
+from opinfo.judge import Called, called, judge, leaves
 
 # What may become of a sample. `kernels`: all that memory bounds ran in generated kernels. `nothing`: views, and results
 # without elements. `raises`: eager and the back end both refuse it.
@@ -44,21 +44,23 @@ class Pending:
     eager: Called | Exception
 
 
-def outcomes(batch: Iterable[Sample], threads: int = 2) -> list[Outcome]:
-    """One for each sample, in order. ``threads`` compile."""
+def outcomes(batch: Iterable[Sample], threads: int = 2, device: str = "cpu") -> list[Outcome]:
+    """One for each sample, in order. ``threads`` compile for the CPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated calls among the samples
-        met = [plan(sample) for sample in batch]
-        with compiled_for_cpu([m.case for m in met if isinstance(m, Pending)], threads):
+        met = [plan(sample, device) for sample in batch]
+        cases = [m.case for m in met if isinstance(m, Pending)]
+        with compiled_for_cpu(cases, threads) if device == "cpu" else compiled_for_cuda(cases):
             return [m if isinstance(m, Outcome) else finish(m) for m in met]
 
 
-def plan(sample: Sample) -> Pending | Outcome:
+def plan(sample: Sample, device: str = "cpu") -> Pending | Outcome:
     """A sample up to its kernels, or what became of it before."""
-    eager = eagerly(sample)
-    inputs = [copied(t) for t in sample.tensors]
+    moved = sample.on(device)
+    eager = eagerly(moved)
+    inputs = [copied(t) for t in moved.tensors]
     try:
-        case = planned(capture(sample), inputs)
+        case = planned(capture(moved), inputs)
     except Exception as error:  # noqa: BLE001 - what can't be captured is reported, whatever it is
         if isinstance(eager, Exception):
             return Outcome(sample, "raises")
@@ -92,7 +94,7 @@ class _Captured(Exception):
 def eagerly(sample: Sample) -> Called | Exception:
     """PyTorch's own results, or what it raises."""
     try:
-        return called(sample.function(), sample.tensors)
+        return called(sample.function(), sample.tensors).on_host()
     except Exception as error:  # noqa: BLE001 - whatever it is, the back end must refuse too
         return error
 
@@ -101,17 +103,24 @@ def finish(pending: Pending) -> Outcome:
     """A planned sample run and judged."""
     sample, case, eager = pending.sample, pending.case, pending.eager
     try:
-        found = Called(leaves(poisoned(case)), case.inputs)
+        found = Called(leaves(poisoned(case)), case.inputs).on_host()
     except Exception as error:  # noqa: BLE001 - a failure of the run is an outcome
         return Outcome(sample, "raises" if isinstance(eager, Exception) else "wrong", _first_line(error))
     if isinstance(eager, Exception):
         return Outcome(sample, "wrong", f"no error, eager: {_first_line(eager)}")
-    verdict = judge(sample, case, found, eager)
+    verdict = judge(sample, lambda: on_host(sample, case), found, eager)
     if verdict.trouble:
         return Outcome(sample, "wrong", verdict.trouble)
     if left := _left(case):
         return Outcome(sample, "left", "; ".join(left), verdict.share)
     return Outcome(sample, "kernels" if case.plan.kernels else "nothing", "", verdict.share)
+
+
+def on_host(sample: Sample, case: Planned) -> Planned:
+    """A plan for the host's tensors, with the kernels of a CUDA device where that is what ran."""
+    if not any(t.is_cuda for t in case.inputs):
+        return case
+    return planned(capture(sample), sample.tensors, cuda=True)
 
 
 def _left(case: Planned) -> tuple[str, ...]:

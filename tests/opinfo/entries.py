@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -143,6 +143,18 @@ class Sample:
     def tensors(self) -> list[torch.Tensor]:
         return [x for x in self.leaves if isinstance(x, torch.Tensor)]
 
+    def on(self, device: str) -> Sample:
+        """The same call on another device."""
+        moved = [
+            copied(x, device)
+            if isinstance(x, torch.Tensor)
+            else torch.device(device)
+            if isinstance(x, torch.device)
+            else x
+            for x in self.leaves
+        ]
+        return replace(self, leaves=tuple(moved))
+
     def function(self, fixed: Callable[[Any], Any] = lambda x: x, **default: Any) -> Callable[..., Any]:
         """The call as a function of its tensors. ``fixed`` changes what is not a tensor, ``default`` is given where
         nothing else is."""
@@ -169,6 +181,13 @@ class Sample:
         return f"{self.entry}({given}, *{args}, **{kwargs})".replace("'", "")
 
 
+def copied(x: torch.Tensor, device: str | torch.device | None = None) -> torch.Tensor:
+    """The same numbers laid out the same way."""
+    if x.layout is not torch.strided:
+        return x.clone().to(device)
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device or x.device).copy_(x)
+
+
 def name_of(info: OpInfo) -> str:
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
 
@@ -187,9 +206,10 @@ def entries(others: bool = False) -> dict[str, OpInfo]:
     return {n: i for n, i in infos.items() if is_asked_for(i) and n not in EXCLUDED}
 
 
-def dtypes_of(info: OpInfo) -> list[str]:
-    supported = info.supported_dtypes("cpu")
-    return [d for d in DTYPES if getattr(torch, d) in supported]
+def dtypes_of(info: OpInfo, *devices: str) -> list[str]:
+    """The dtypes that PyTorch takes on the CPU, and on other devices too."""
+    supported = [info.supported_dtypes(device) for device in ("cpu", *devices)]
+    return [d for d in DTYPES if all(getattr(torch, d) in s for s in supported)]
 
 
 def samples(name: str, dtype: str) -> Iterator[Sample]:
@@ -203,9 +223,9 @@ def samples(name: str, dtype: str) -> Iterator[Sample]:
         yield Sample(name, dtype, i, info.op, tuple(leaves), spec)
 
 
-def chosen(name: str) -> Iterator[Sample]:
+def chosen(name: str, *devices: str) -> Iterator[Sample]:
     """The samples of an entry that the tests run: of each dtype one and one for every 24, by the lowest hash."""
-    for dtype in dtypes_of({**entries(), **entries(others=True)}[name]):
+    for dtype in dtypes_of({**entries(), **entries(others=True)}[name], *devices):
         drawn = list(samples(name, dtype))
         drawn.sort(key=lambda s: hashlib.sha256(str(s).encode()).digest())
         yield from drawn[: 1 + len(drawn) // 24]

@@ -20,7 +20,7 @@ from harness.oracle import Oracle, double
 from harness.together import Planned
 from harness.tolerance import Off, unavoidable
 from onepass.ir.cluster import Node
-from opinfo.entries import Sample
+from opinfo.entries import Sample, copied
 
 # These answer by the spacing of their operand's dtype: in float64 they are other functions.
 BY_SPACING = frozenset({"nextafter", "special.nextafter"})
@@ -49,19 +49,19 @@ class Called:
     results: list[Any]
     inputs: list[torch.Tensor]
 
+    def on_host(self) -> Called:
+        return Called([_on_host(x) for x in self.results], [_on_host(x) for x in self.inputs])
+
+
+def _on_host(x: Any) -> Any:
+    return copied(x, "cpu") if isinstance(x, torch.Tensor) and x.is_cuda else x
+
 
 def called(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Called:
     """A call on copies of the inputs. Raises: what the function raises."""
     given = [copied(x) for x in inputs]
     with torch.no_grad():
         return Called(leaves(function(*given)), given)
-
-
-def copied(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers laid out the same way."""
-    if x.layout is not torch.strided:
-        return x.clone()
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
 def leaves(result: Any) -> list[Any]:
@@ -81,8 +81,11 @@ def reference(sample: Sample, eager: Called) -> Called:
     return exact if len(exact.results) == len(eager.results) else eager
 
 
-def judge(sample: Sample, case: Planned, found: Called, eager: Called) -> Verdict:
-    """``found`` beside what eager and float64 give: the results, and the inputs that the op writes to."""
+def judge(sample: Sample, case: Callable[[], Planned], found: Called, eager: Called) -> Verdict:
+    """``found`` beside what eager and float64 give: the results, and the inputs that the op writes to.
+
+    ``case`` is the sample's plan on the host, asked for where its program's own rounding matters.
+    """
     if len(found.results) != len(eager.results):
         return Verdict(f"{len(found.results)} results, eager {len(eager.results)}")
     exact = reference(sample, eager)
@@ -180,7 +183,7 @@ def _words(
 class _Wider:
     """How far the errors that a program can't avoid move its results, worked out when first asked for."""
 
-    def __init__(self, case: Planned, inputs: Sequence[torch.Tensor]) -> None:
+    def __init__(self, case: Callable[[], Planned], inputs: Sequence[torch.Tensor]) -> None:
         self.case, self.inputs = case, inputs
         self.found: list[torch.Tensor] | None = None
 
@@ -190,10 +193,11 @@ class _Wider:
         return self.found[index] if index < len(self.found) else None
 
     def work_out(self) -> list[torch.Tensor]:
-        oracle = Oracle(self.case.captured, self.inputs)
+        case = self.case()
+        oracle = Oracle(case.captured, self.inputs)
         exact = [x.double() for x in oracle.outputs()]
         total = [torch.zeros_like(x) for x in exact]
-        for off in unavoidable(self.case.captured.program, [self.case.plan]):
+        for off in unavoidable(case.captured.program, [case.plan]):
             for side in (off, Off(off.name, -off.by)):
                 moved = oracle.outputs(watch=_watch(side))
                 total = [
