@@ -16,14 +16,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from harness.together import Planned, compiled_for_cpu, compiled_for_cuda, planned, poisoned
 from onepass.errors import CompileError
 from opinfo.entries import Sample, copied
-from opinfo.judge import Called, called, judge, leaves
+from opinfo.judge import DECOMPOSITIONS, Called, called, judge, leaves
 
 # What may become of a sample. `kernels`: all that memory bounds ran in generated kernels. `nothing`: views, and results
 # without elements. `raises`: eager and the back end both refuse it.
 STATES = ("kernels", "left", "nothing", "raises", "wrong")
-
-# Matrix decompositions: bound by arithmetic, though their rows are not in onepass's table.
-DECOMPOSITIONS = ("_linalg_svd", "_linalg_eigh", "linalg_eigh", "linalg_qr")
 
 
 @dataclass(frozen=True)

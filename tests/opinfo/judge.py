@@ -19,8 +19,10 @@ from harness.graphs import wide_default
 from harness.oracle import Oracle, double
 from harness.together import Planned
 from harness.tolerance import Off, unavoidable
-from onepass.ir.cluster import Node
 from opinfo.entries import Sample, copied
+
+# Matrix decompositions: bound by arithmetic, though onepass's table does not name them.
+DECOMPOSITIONS = ("_linalg_svd", "_linalg_eigh", "linalg_eigh", "linalg_qr")
 
 # These answer by the spacing of their operand's dtype: in float64 they are other functions.
 BY_SPACING = frozenset({"nextafter", "special.nextafter"})
@@ -196,16 +198,20 @@ class _Wider:
         case = self.case()
         oracle = Oracle(case.captured, self.inputs)
         exact = [x.double() for x in oracle.outputs()]
-        total = [torch.zeros_like(x) for x in exact]
+        total = [self.decomposed(case, x) for x in exact]
         for off in unavoidable(case.captured.program, [case.plan]):
             for side in (off, Off(off.name, -off.by)):
-                moved = oracle.outputs(watch=_watch(side))
+                moved = oracle.outputs(watch=side)
                 total = [
                     torch.maximum(t, t + (m.double() - x).abs().nan_to_num(0.0, 0.0) / 2)
                     for t, m, x in zip(total, moved, exact, strict=True)
                 ]
         return total
 
-
-def _watch(off: Off) -> Callable[[Node, torch.Tensor], torch.Tensor]:
-    return off
+    def decomposed(self, case: Planned, x: torch.Tensor) -> torch.Tensor:
+        """How far singular values may be off: n roundings of the matrix, whatever their own size."""
+        if not any(c.target.startswith(DECOMPOSITIONS) for c in case.plan.calls):
+            return torch.zeros_like(x)
+        (matrix, *_) = self.inputs
+        size = float(torch.linalg.vector_norm(matrix.double()))
+        return torch.full_like(x, max(matrix.shape[-2:]) * torch.finfo(matrix.dtype).eps * size)
