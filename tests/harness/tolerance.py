@@ -52,6 +52,13 @@ class Off:
         return x + self.by * x.abs() if node.name == self.name else x
 
 
+class OffFactors(Off):
+    """Each factor of one product is too large by the same ratio: the product by as many times that as it has factors."""
+
+    def __call__(self, node: Node, x: torch.Tensor) -> torch.Tensor:
+        return x + self.by * x if node.name == self.name else x
+
+
 class Rounded:
     """Each ATen op's result rounded to its dtype in some way."""
 
@@ -105,6 +112,8 @@ def unavoidable(program: Program, plans: Sequence[Plan]) -> Iterator[Off]:
                 terms = cluster.space.reduced
                 worst = max(4.0, float(terms) ** 0.5 if isinstance(terms, int) else 64.0)
                 yield Off(node.name, ROUNDING * WIDER[node.kind] * worst)
+            elif isinstance(node, Reduce) and node.op == "prod" and node.kind in WIDER:
+                yield OffFactors(node.name, ROUNDING * WIDER[node.kind])
         for s in cluster.stores:
             dtype = cluster.tensors[s.tensor].dtype
             if s.tensor in between and dtype.kind in WIDER:

@@ -9,7 +9,7 @@ booleans are eager's. So are dtype, shape and strides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from harness.graphs import wide_default
 from harness.oracle import Oracle, double
 from harness.together import Planned
-from harness.tolerance import Off, unavoidable
+from harness.tolerance import unavoidable
 from opinfo.entries import Sample, copied
 
 # Matrix decompositions: bound by arithmetic, though onepass's table does not name them.
@@ -200,7 +200,7 @@ class _Wider:
         exact = [x.double() for x in oracle.outputs()]
         total = [self.decomposed(case, x) for x in exact]
         for off in unavoidable(case.captured.program, [case.plan]):
-            for side in (off, Off(off.name, -off.by)):
+            for side in (off, replace(off, by=-off.by)):
                 moved = oracle.outputs(watch=side)
                 total = [
                     torch.maximum(t, t + (m.double() - x).abs().nan_to_num(0.0, 0.0) / 2)
