@@ -19,6 +19,7 @@ from onepass.plan.schedules import cpu
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.runtime.counters import COUNTERS
@@ -117,7 +118,7 @@ def _cuda(built: Built) -> Call:
     fields = [f for f in built.source.block if f.kind != "extra"]
     index = torch.device(built.cluster.device).index or 0
     schedule = built.schedule
-    if isinstance(schedule, RowSchedule):
+    if isinstance(schedule, RowSchedule | ClusterSchedule):
         return _row(built, schedule, fields, index)
     if isinstance(schedule, FlatSchedule):
         return _flat(built, schedule, fields, index)
@@ -168,9 +169,11 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
     return launch
 
 
-def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -> Call:
+def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Field], index: int) -> Call:
     """The kernel for the widths that strides and row length allow, and others when a tensor starts elsewhere."""
-    kernel, arch, groups = built.kernel, built.device.arch, schedule.groups
+    kernel, arch = built.kernel, built.device.arch
+    shared_by = schedule.blocks if isinstance(schedule, ClusterSchedule) else 1
+    groups = schedule.groups if isinstance(schedule, RowSchedule) else 1
     run = cuda_kernel(built.source, arch, schedule.threads, schedule.shared_bytes)
     widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
     aligned = _alignment(fields, kernel.accesses, widths)
@@ -198,6 +201,6 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
             if off not in narrow:
                 narrow[off] = narrower(values)
             kernel_for = narrow[off]
-        kernel_for(-(-rows // groups), index, (*values, 0))
+        kernel_for(-(-rows // groups) * shared_by, index, (*values, 0))
 
     return launch

@@ -9,6 +9,7 @@ from onepass.codegen.arguments import Field
 from onepass.codegen.cpu import CpuPrinter
 from onepass.codegen.cuda_flat import FlatPrinter
 from onepass.codegen.cuda_row import RowPrinter
+from onepass.codegen.cuda_row_cluster import ClusterPrinter
 from onepass.codegen.cuda_row_stream import StreamPrinter
 from onepass.codegen.cuda_row_strided import StridedPrinter
 from onepass.ir.kernel import Kernel
@@ -16,6 +17,7 @@ from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 
@@ -23,6 +25,7 @@ PRINTERS: dict[type[Schedule], Any] = {
     CpuSchedule: CpuPrinter,
     FlatSchedule: FlatPrinter,
     RowSchedule: RowPrinter,
+    ClusterSchedule: ClusterPrinter,
     StreamSchedule: StreamPrinter,
     StridedSchedule: StridedPrinter,
 }

@@ -6,15 +6,16 @@ from onepass.device import Device
 from onepass.ir.cluster import Cluster
 from onepass.ir.kernel import Kernel
 from onepass.plan.lower import lower
-from onepass.plan.schedules import cpu, flat, row, row_stream, row_strided
+from onepass.plan.schedules import cpu, flat, row, row_cluster, row_stream, row_strided
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.plan.spaces import Layout
 
-Schedule = CpuSchedule | FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule
+Schedule = CpuSchedule | FlatSchedule | RowSchedule | ClusterSchedule | StreamSchedule | StridedSchedule
 Candidate = tuple[Kernel, Schedule]
 
 
@@ -32,6 +33,11 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
     assert not isinstance(walked, str)
     found: list[Candidate] = []
     reasons = []
+    shared = row_cluster.schedules((held, walked), device)
+    if isinstance(shared, str):
+        reasons.append(shared)
+    else:
+        found += [(shared[0], s) for s in shared[1]]
     for kernel, tried in (
         (held, row.schedules(held, device)),
         (walked, row_strided.schedules(walked, device)),

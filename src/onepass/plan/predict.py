@@ -23,6 +23,7 @@ from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 
@@ -143,6 +144,10 @@ def _walk(kernel: Kernel, schedule: Schedule, work: Traffic, hints: Mapping[str,
         blocks = -(-rows // schedule.groups)
         instructions = place + schedule.steps * tensors * STRIDE
         return _Walk(blocks * schedule.threads, blocks, schedule.threads, 1, instructions)
+    if isinstance(schedule, ClusterSchedule):
+        blocks = rows * schedule.blocks
+        instructions = place + schedule.steps * tensors * STRIDE
+        return _Walk(blocks * schedule.threads, blocks, schedule.threads, 1, instructions)
     loops = len(kernel.loops)
     if isinstance(schedule, StreamSchedule):
         trips = loops * math.ceil(cols / schedule.lanes / schedule.width)
@@ -163,6 +168,6 @@ def _resident(schedule: Schedule, walk: _Walk, device: Device, resources: Resour
     """Blocks of a kernel on a multiprocessor."""
     registers = resources.registers if resources else 32
     shared = resources.shared_bytes if resources else 0
-    shared += schedule.shared_bytes if isinstance(schedule, RowSchedule) else 0
+    shared += schedule.shared_bytes if isinstance(schedule, RowSchedule | ClusterSchedule) else 0
     found = resident(limits_of(device.arch), walk.block_threads, max(1, registers), shared)
     return max(1, found.blocks)

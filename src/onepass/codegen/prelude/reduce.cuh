@@ -61,3 +61,45 @@ struct groups {
     }
   }
 };
+
+#if __CUDA_ARCH__ >= 900
+// Reductions over a row that C blocks of a cluster share, T threads each, T a power of two from 32 on. Each warp hands its
+// value to every block, then each warp of each block combines the C * T / 32 values in the order of the cluster: all end
+// with the same bits. Scratch: 2 * C * T / 32 floats, in halves that take turns as those of `groups` do. Nobody reads
+// another block's memory, so a block may end as soon as it has passed the last barrier.
+template <int C, int T>
+struct cluster_groups {
+  enum : int { warps = T / 32, values = C * warps };
+  float* scratch;
+  int half;
+  bool begun;  // every block of the cluster is known to run, so that its memory may be written
+
+  // As early as can be: what it waits for happens while the row is on its way.
+  __device__ __forceinline__ explicit cluster_groups(float* s) : scratch(s), half(0), begun(false) {
+    ptx_cluster_arrive_relaxed();
+  }
+  __device__ __forceinline__ float sum(float v) { return reduce<add_op>(v); }
+  __device__ __forceinline__ float prod(float v) { return reduce<mul_op>(v); }
+  __device__ __forceinline__ float max(float v) { return reduce<max_op>(v); }
+  __device__ __forceinline__ float min(float v) { return reduce<min_op>(v); }
+
+ private:
+  template <class Op> __device__ __forceinline__ float reduce(float v) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float* s = scratch + half * values;
+    v = warp_reduce<Op, 32>(v);
+    if (!begun) ptx_cluster_wait();
+    begun = true;
+    if (lane < C) ptx_cluster_store4(s + ptx_cluster_rank() * warps + warp, lane, v);
+    __syncwarp();
+    ptx_cluster_arrive();
+    ptx_cluster_wait();
+    half ^= 1;
+    constexpr int P = values < 32 ? values : 32;
+    v = s[lane % P];
+#pragma unroll
+    for (int i = 1; i < values / P; ++i) v = Op::of(v, s[i * P + lane]);
+    return warp_reduce<Op, P>(v);
+  }
+};
+#endif
