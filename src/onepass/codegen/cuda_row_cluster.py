@@ -6,7 +6,7 @@ from onepass.codegen.cuda import CudaPrinter
 from onepass.codegen.cuda_prelude import reduce_scratch_bytes
 from onepass.codegen.cuda_row import RowPrinter
 from onepass.codegen.printer import stores
-from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Keep, Kept, Kernel, LoadValue
+from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, Keep, Kept, Kernel, LoadValue
 from onepass.plan.schedules.row_cluster import ClusterSchedule, held
 
 # Vectors in flight where shared memory holds a row and nothing else says how many.
@@ -24,6 +24,7 @@ class ClusterPrinter(RowPrinter):
         self.loaded: set[str] = set()
         self.reduced = ""
         self.copying = False  # copies to shared memory are under way
+        self.used: set[str] = set()  # values of the row that a loop has used
 
     def print(self) -> None:
         s = self.cluster
@@ -113,6 +114,12 @@ class ClusterPrinter(RowPrinter):
         if self.reduced:
             for a in fresh:
                 self.put(1, f"{a.name}_g = after({a.name}_g, {self.reduced}, a.zero);")
+        again = self.again(loop)
+        if again:
+            self.put(1, "{")
+            self.put(1, f"const float {', '.join(f'{n}_0 = again({n}, a.zero)' for n in again)};")
+            self.put(1, "{")
+            self.put(1, f"const float {', '.join(f'{n} = {n}_0' for n in again)};")
         if self.cluster.in_registers:
             self.put(1, "#pragma unroll")
             self.put(1, "for (int k = 0; k < H; ++k) {")
@@ -123,6 +130,8 @@ class ClusterPrinter(RowPrinter):
                         f"if (k % {self.schedule.depth} == 0 && k > 0) "
                         f"{a.name}_g = after({a.name}_g, {sums[0]}_a, a.zero);",
                     )
+            for a in self.narrow(loop):
+                self.put(2, f"{a.name}_r[k] = again({a.name}_r[k], {self.reduced}, a.zero);")
             self.part(loop, shared=False)
             self.put(1, "}")
         if self.cluster.shared_bytes:
@@ -133,6 +142,31 @@ class ClusterPrinter(RowPrinter):
             self.put(1, "for (int k = H; k < K; ++k) {")
             self.part(loop, shared=True)
             self.put(1, "}")
+        if again:
+            self.put(1, "}}")
+
+    def again(self, loop: ColumnLoop) -> list[str]:
+        """Values of the row that an earlier loop has used too. What is computed from them a second time is meant to be
+        computed: the compiler would keep it, in more registers than the row itself has."""
+        here = {
+            o
+            for s in loop.body
+            if isinstance(s, Compute)
+            for o in s.operands
+            if isinstance(o, str) and self.kinds[o] == "float"
+        }
+        local = {s.name for s in loop.body if isinstance(s, (LoadValue, Compute, Kept))}
+        row = sorted(here - local)
+        found = [n for n in row if n in self.used]
+        self.used |= set(row)
+        return found
+
+    def narrow(self, loop: ColumnLoop) -> list[Access]:
+        """What a loop after the first takes from registers in fewer bits than it computes with: what `again` says of values
+        of the row holds for conversions too, and there each costs a register more."""
+        names = dict.fromkeys(s.access for s in loop.body if isinstance(s, LoadValue))
+        found = [self.kernel.access(n) for n in names if n in self.loaded]
+        return [a for a in found if self.reduced and a.dtype.nbytes < 4]
 
     def begin(self, loop: ColumnLoop) -> None:
         """What stands before a loop: rows of tables, arrays for what it keeps, accumulators."""

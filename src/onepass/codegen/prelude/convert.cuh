@@ -134,3 +134,13 @@ ONEPASS_INLINE void check_index(i64 index, i64 rows) {
 // `zero` is an argument that is always 0; an empty asm would not do, ptxas moves loads across it.
 template <class P>
 ONEPASS_INLINE P* after(P* p, float value, i64 zero) { return p + (__float_as_int(value) & (int)zero); }
+
+// The same value, or vector, which the compiler can't know to be the same: it computes anew what is made of it, where it
+// would have kept the results in registers. `zero` is as above, `value` any that is only known later.
+ONEPASS_INLINE float again(float value, i64 zero) { return __int_as_float(__float_as_int(value) ^ (int)zero); }
+template <class T, int W>
+ONEPASS_INLINE vec<T, W> again(vec<T, W> v, float value, i64 zero) {
+#pragma unroll
+  for (int i = 0; i < vec<T, W>::words; ++i) v.w[i] ^= __float_as_uint(value) & (unsigned)zero;
+  return v;
+}

@@ -48,7 +48,7 @@ class ClusterSchedule:
 
     @property
     def family(self) -> str:
-        return "row-cluster" if self.blocks > 1 else "row-smem"
+        return "row-cluster" if self.blocks > 1 else "row-smem" if self.shared_bytes else "row-block"
 
     @property
     def lanes(self) -> int:
@@ -111,7 +111,7 @@ def schedules(kernels: tuple[Kernel, ...], device: Device) -> tuple[Kernel, list
     most = best.in_registers
     tried = [
         _schedule(kernel, device, vectors, words, best.blocks, best.threads, registers)
-        for registers in dict.fromkeys((most - most // 4, most // 2, 0))
+        for registers in dict.fromkeys((most - 1, most - most // 4, most // 2, 0))
     ]
     leaner = [s for s in tried if s and s.min_blocks >= min(2, best.min_blocks)]
     return kernel, [best, *leaner, replace(best, min_blocks=0)]
