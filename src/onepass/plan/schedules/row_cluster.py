@@ -74,7 +74,7 @@ def held(kernel: Kernel) -> tuple[str, ...]:
     return tuple(
         a.name
         for a in kernel.accesses
-        if a.resident and a.column != "zero" and any(s != 0 for s in a.outer)
+        if a.resident and a.column != "zero" and (a.index is not None or not a.shared)
     )
 
 
