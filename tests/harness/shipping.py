@@ -41,7 +41,7 @@ DEVICES: dict[str, Device] = {
     "sm_100": replace(H200, name="sm_100", arch="sm_100"),
     "sm_120": replace(A100, name="sm_120", arch="sm_120", threads=1536, shared_bytes=102400, blocks=24),
 }
-FAMILIES = {"flat", "row-warp", "row-block", "row-smem", "row-stream", "row-strided"}
+FAMILIES = {"flat", "row-warp", "row-block", "row-smem", "row-cluster", "row-stream", "row-strided"}
 
 
 def layer_norm(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -231,7 +231,13 @@ class Emulation:
 
             return start
 
-        with mock.patch.object(launch, "cuda_kernel", kernel):
+        def scratch(numel: int, device: str) -> Tensor:
+            return empty((numel,), (1,), dtype=torch.float32)
+
+        with (
+            mock.patch.object(launch, "cuda_kernel", kernel),
+            mock.patch.object(launch, "scratch", scratch),
+        ):
             compiled = compile_runner(self.plan, self.graph)
             compiled.scope["empty"] = empty
             return list(compiled.run(list(inputs)))

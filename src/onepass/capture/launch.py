@@ -12,7 +12,7 @@ import torch
 from onepass.build import Built
 from onepass.codegen.arguments import Field
 from onepass.codegen.emit import emit
-from onepass.ir.kernel import Access
+from onepass.ir.kernel import Access, ReduceRow
 from onepass.ir.symbol import Size, product
 from onepass.plan.choose import kernel_name
 from onepass.plan.schedules import cpu
@@ -20,7 +20,7 @@ from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
-from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
 from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.load import cpu_kernel, cuda_kernel
@@ -137,16 +137,33 @@ def _cuda(built: Built) -> Call:
 
 
 def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:
+    """A block a row in one launch, or where rows are few many blocks a row, in a launch a walk."""
     run = cuda_kernel(built.source, built.device.arch, schedule.threads)
-    width = schedule.width
+    width, units = schedule.width, built.device.units
     wide = _alignment(fields, built.kernel.accesses, {a.name: width for a in built.kernel.accesses})
+    launches = len(walks(built.kernel))
+    results = sum(isinstance(stage, ReduceRow) for stage in built.kernel.stages)
 
     def launch(rows: int, extent: int, *values: int) -> None:
-        if rows and extent:
+        if rows == 0 or extent == 0:
+            return
+        parts = -(-extent // schedule.part)
+        blocks, each = spread(rows, parts, units)
+        vectors = extent % width == 0 and wide.holds(values)
+        if blocks == 1:
             COUNTERS.launched += 1
-            run(rows, index, (*values, extent % width == 0 and wide.holds(values)))
+            return run(rows, index, (*values, 0, -1, 1, parts, vectors))
+        COUNTERS.launched += launches
+        partial = scratch(rows * parts * results, built.cluster.device)
+        for only in range(launches):
+            run(rows * blocks, index, (*values, partial.data_ptr(), only, blocks, each, vectors))
 
     return launch
+
+
+def scratch(numel: int, device: str) -> torch.Tensor:
+    """Floats that live for the launches of one call: whoever gets the memory next is on the same stream."""
+    return torch.empty(numel, dtype=torch.float32, device=device)
 
 
 def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int) -> Call:

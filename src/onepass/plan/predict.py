@@ -17,14 +17,14 @@ from onepass.analysis.resources import Resources
 from onepass.analysis.roofline import ISSUED_LANES
 from onepass.analysis.traffic import Traffic, number
 from onepass.device import Device, limits_of
-from onepass.ir.kernel import Compute, IotaValue, Kernel
+from onepass.ir.kernel import Compute, IotaValue, Kernel, LoadValue
 from onepass.ir.symbol import product
 from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
-from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
 from onepass.plan.schedules.row_strided import StridedSchedule
 
 # Lane instructions to find a place: of a division (32 bits, the prelude's `divide`), of a stride times a position, and of
@@ -86,7 +86,7 @@ def predicted_us(
         # Memory and arithmetic hardly overlap there: a core asks for a few lines ahead.
         memory_us = work.bytes / rates.gbps(work) / 1e3
         return rates.start_us + memory_us + work.instructions / rates.issue_giops / 1e3
-    walk = _walk(kernel, schedule, work, hints)
+    walk = _walk(kernel, schedule, work, hints, device)
     blocks_at_once = device.units * _resident(schedule, walk, device, resources)
     cache_bytes = device.l2_bytes or L2_UNKNOWN_BYTES
     if walk.loops > 1 and walk.row_bytes * min(walk.blocks, blocks_at_once) > KEPT_SHARE * cache_bytes:
@@ -98,7 +98,7 @@ def predicted_us(
     alone = work.instructions / max(1, walk.threads) / walk.trips * CYCLES_ALONE / cycles_a_us
     waves = max(1.0, walk.blocks / blocks_at_once)
     waiting = waves * walk.trips * rates.wait_us if walk.trips > 1 else 0.0
-    return rates.start_us + alone + max(_longest(work, rates), waiting)
+    return walk.launches * rates.start_us + alone + max(_longest(work, rates), waiting)
 
 
 def _wide(kernel: Kernel) -> int:
@@ -129,9 +129,12 @@ class _Walk:
     index_instructions: int  # a thread
     loops: int = 1  # walks over a row that is not held
     row_bytes: int = 0  # read, of the rows of a block
+    launches: int = 1
 
 
-def _walk(kernel: Kernel, schedule: Schedule, work: Traffic, hints: Mapping[str, int]) -> _Walk:
+def _walk(
+    kernel: Kernel, schedule: Schedule, work: Traffic, hints: Mapping[str, int], device: Device
+) -> _Walk:
     rows, cols = max(1, number(product(kernel.outer), hints)), max(1, number(kernel.cols, hints))
     tensors, dims = len(kernel.accesses), len(kernel.outer)
     place = dims * DIVISION + tensors * (1 + dims) * STRIDE
@@ -148,12 +151,19 @@ def _walk(kernel: Kernel, schedule: Schedule, work: Traffic, hints: Mapping[str,
         blocks = rows * schedule.blocks
         instructions = place + schedule.steps * tensors * STRIDE
         return _Walk(blocks * schedule.threads, blocks, schedule.threads, 1, instructions)
-    loops = len(kernel.loops)
     if isinstance(schedule, StreamSchedule):
-        trips = loops * math.ceil(cols / schedule.lanes / schedule.width)
-        read = work.read_bytes // rows
-        instructions = place + trips * tensors * STRIDE
-        return _Walk(rows * schedule.lanes, rows, schedule.lanes, trips, instructions, loops, read)
+        parts = math.ceil(cols / schedule.part)
+        shared_by, each = spread(rows, parts, device.units)
+        walked = len(walks(kernel))
+        reads = sum(any(isinstance(s, LoadValue) for s in w.loop) for w in walks(kernel))
+        blocks = rows * shared_by
+        read = work.read_bytes // blocks
+        instructions = place + walked * each * schedule.steps * tensors * STRIDE
+        launches = walked if shared_by > 1 else 1
+        return _Walk(
+            blocks * schedule.lanes, blocks, schedule.lanes, walked * each, instructions, reads, read, launches
+        )
+    loops = len(kernel.loops)
     assert isinstance(schedule, StridedSchedule)
     inner = max(1, number(kernel.inner, hints))
     threads = rows * inner
