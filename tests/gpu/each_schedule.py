@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from onepass.capture.backend import Backend
 
-SCHEDULES = {"flat", "row-warp", "row-block", "row-smem", "row-stream", "row-strided"}
+SCHEDULES = {"flat", "row-warp", "row-block", "row-smem", "row-cluster", "row-stream", "row-strided"}
 
 
 def gelu_add_layer_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,9 @@ def main() -> None:
         launch(
             gelu_add_layer_norm, torch.randn(38, 1001, **made)[1:], torch.randn(1001, **made)
         )  # not aligned
-        launch(lambda x: torch.softmax(x, -1), torch.randn(3, 131072, **made))  # too long to hold
+        launch(lambda x: torch.softmax(x, -1), torch.randn(3, 131072, **made))  # a cluster's
+        launch(lambda x: torch.softmax(x, -1), torch.randn(3, 1 << 21, **made))  # too long to hold
+        launch(lambda x: torch.softmax(x, -1), torch.randn(300, 1 << 21, **made))  # a block a row
         launch(lambda x: torch.softmax(x, 1), torch.randn(3, 50, 77, **made))
         for cols in (1001, 1024):
             launch(scaled_gelu, torch.randn(37, cols, **made), torch.randn(cols, **made))

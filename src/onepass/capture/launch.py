@@ -152,7 +152,8 @@ def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: 
         vectors = extent % width == 0 and wide.holds(values)
         if blocks == 1:
             COUNTERS.launched += 1
-            return run(rows, index, (*values, 0, -1, 1, parts, vectors))
+            run(rows, index, (*values, 0, -1, 1, parts, vectors))
+            return
         COUNTERS.launched += launches
         partial = scratch(rows * parts * results, built.cluster.device)
         for only in range(launches):

@@ -98,9 +98,7 @@ class StreamPrinter(RowPrinter):
 
     def begin(self, walk: Walk) -> None:
         if walk.pair:
-            self.put(
-                1, f"{walk.pair.rule.merge} {walk.pair.reduce.name}_m = {walk.pair.rule.merge}::none();"
-            )
+            self.put(1, f"{walk.pair.rule.merge} {walk.pair.reduce.name}_m = {walk.pair.rule.merge}::none();")
             return
         for r in walk.reduces:
             self.put(1, f"float {r.name}_m = {REDUCE[r.op].identity};")

@@ -330,7 +330,9 @@ class EmulatedKernel:
             cluster=self.cluster,
         )
         if launch.grid.x % self.cluster:
-            raise ValueError(f"{self.name}: {launch.grid.x} blocks are no multiple of a cluster's {self.cluster}")
+            raise ValueError(
+                f"{self.name}: {launch.grid.x} blocks are no multiple of a cluster's {self.cluster}"
+            )
         threads = launch.block.x * launch.block.y * launch.block.z
         if not 0 < threads <= 1024:
             raise ValueError(

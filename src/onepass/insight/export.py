@@ -27,6 +27,7 @@ from onepass.insight.wide import in_float64, is_narrow
 from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.runtime.disassemble import how_to_get, tool
 from onepass.runtime.nvrtc import compile_cubin
@@ -307,9 +308,12 @@ def _launch(built: Built) -> text.Launch:
     extent = kernel.inner if kernel.axis == "inner" else kernel.cols
     widths: dict[str, int] = {}
     wide, narrow = "", ""
-    if isinstance(schedule, RowSchedule):
+    if isinstance(schedule, RowSchedule | ClusterSchedule):
         widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
-        grid, extras = f"(rows + {schedule.groups - 1}) / {schedule.groups}", {"zero": "0"}
+        groups = schedule.groups if isinstance(schedule, RowSchedule) else 1
+        grid, extras = f"(rows + {groups - 1}) / {groups}", {"zero": "0"}
+        if isinstance(schedule, ClusterSchedule):
+            grid = f"rows * {schedule.blocks}"
         narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
     elif isinstance(schedule, FlatSchedule):
         widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
@@ -320,7 +324,10 @@ def _launch(built: Built) -> text.Launch:
     elif isinstance(schedule, StreamSchedule):
         widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
         wide = f"extent % {schedule.width} == 0"
-        grid, extras = "rows", {"wide": "wide"}
+        # A block a row, whatever the number of rows: nothing is allocated here for parts to wait in.
+        parts = f"(extent + {schedule.part - 1}) / {schedule.part}"
+        grid = "rows"
+        extras = {"partial": "0", "only": "-1", "blocks": "1", "each": parts, "wide": "wide"}
     else:
         grid, extras = f"(rows * extent + {schedule.threads - 1}) / {schedule.threads}", {}
     fields = [f for f in built.source.block if f.kind != "extra"]

@@ -161,7 +161,14 @@ def _walk(
         instructions = place + walked * each * schedule.steps * tensors * STRIDE
         launches = walked if shared_by > 1 else 1
         return _Walk(
-            blocks * schedule.lanes, blocks, schedule.lanes, walked * each, instructions, reads, read, launches
+            blocks * schedule.lanes,
+            blocks,
+            schedule.lanes,
+            walked * each,
+            instructions,
+            reads,
+            read,
+            launches,
         )
     loops = len(kernel.loops)
     assert isinstance(schedule, StridedSchedule)

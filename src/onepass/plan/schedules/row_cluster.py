@@ -126,7 +126,7 @@ def _schedule(
     threads: int,
     most: int = HELD_WORDS,
 ) -> ClusterSchedule | None:
-    """With at most so many vectors a thread in registers, and as leaves other blocks resident; None where it does not fit."""
+    """With at most so many vectors a thread in registers, and others resident beside it; None where it does not fit."""
     assert isinstance(kernel.cols, int)
     steps = -(-vectors // (blocks * threads))
     in_registers = min(steps, most, HELD_WORDS // words)

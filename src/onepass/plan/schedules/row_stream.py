@@ -35,7 +35,9 @@ class StreamSchedule:
     lanes: int
     width: int
     steps: int = STEPS
-    min_blocks: int = MIN_BLOCKS  # resident on a multiprocessor: bounds a thread's registers; 0 leaves them open
+    min_blocks: int = (
+        MIN_BLOCKS  # resident on a multiprocessor: bounds a thread's registers; 0 leaves them open
+    )
     depth: int = 2  # vectors in flight where no values are left in registers
     family: str = "row-stream"
 
@@ -49,7 +51,8 @@ class StreamSchedule:
         return self.lanes * self.steps * self.width
 
     def explain(self) -> str:
-        return f"{self.lanes} lanes a row, parts of {self.part} columns by vectors of {self.width}, the row read again to write"
+        parts = f"parts of {self.part} columns by vectors of {self.width}"
+        return f"{self.lanes} lanes a row, {parts}, the row read again to write"
 
 
 def schedules(kernel: Kernel, device: Device) -> list[StreamSchedule] | str:
@@ -58,7 +61,7 @@ def schedules(kernel: Kernel, device: Device) -> list[StreamSchedule] | str:
     if any(a.window for a in kernel.accesses):
         return "too_large: a concatenation in a row that does not fit in registers"
     width = vector_width(kernel)
-    bounded = MIN_BLOCKS if MIN_BLOCKS * LANES <= device.threads else 0
+    bounded = MIN_BLOCKS if device.threads >= MIN_BLOCKS * LANES else 0
     return [
         StreamSchedule(LANES, width, min_blocks=bounded),
         StreamSchedule(LANES, width, min_blocks=bounded, depth=1),
@@ -67,7 +70,7 @@ def schedules(kernel: Kernel, device: Device) -> list[StreamSchedule] | str:
 
 
 def spread(rows: int, parts: int, units: int) -> tuple[int, int]:
-    """Blocks that share a row, and the parts of each: enough blocks for two a multiprocessor where rows do not give them."""
+    """Blocks that share a row, and the parts of each: two blocks a multiprocessor where rows alone do not give them."""
     wanted = max(1, min(parts, 2 * units // max(1, rows)))
     each = -(-parts // wanted)
     return -(-parts // each), each
@@ -152,8 +155,12 @@ def _pair(kernel: Kernel, first: Walk, second: Walk) -> Pair | None:
         if (a.op, b.op) != (rule.first, rule.second) or chain is None or not isinstance(a.value, str):
             continue
         value, shift = chain[0].operands
-        own = (*chain, b)
-        if value != a.value or not isinstance(shift, str) or not set(second.loop) - set(own) <= set(first.loop):
+        own: tuple[Statement, ...] = (*chain, b)
+        if (
+            value != a.value
+            or not isinstance(shift, str)
+            or not set(second.loop) - set(own) <= set(first.loop)
+        ):
             continue
         if _shifted_by(kernel, rule, shift, a.name, second.before):
             return Pair(rule, a.value, shift, own, second.reduces[0])
