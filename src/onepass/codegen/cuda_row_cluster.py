@@ -114,7 +114,7 @@ class ClusterPrinter(RowPrinter):
         if self.reduced:
             for a in fresh:
                 self.put(1, f"{a.name}_g = after({a.name}_g, {self.reduced}, a.zero);")
-        again = self.again(loop)
+        again = self.again(loop) if self.cluster.anew else []
         if again:
             self.put(1, "{")
             self.put(1, f"const float {', '.join(f'{n}_0 = again({n}, a.zero)' for n in again)};")
@@ -166,7 +166,7 @@ class ClusterPrinter(RowPrinter):
         of the row holds for conversions too, and there each costs a register more."""
         names = dict.fromkeys(s.access for s in loop.body if isinstance(s, LoadValue))
         found = [self.kernel.access(n) for n in names if n in self.loaded]
-        return [a for a in found if self.reduced and a.dtype.nbytes < 4]
+        return [a for a in found if self.cluster.anew and self.reduced and a.dtype.nbytes < 4]
 
     def begin(self, loop: ColumnLoop) -> None:
         """What stands before a loop: rows of tables, arrays for what it keeps, accumulators."""

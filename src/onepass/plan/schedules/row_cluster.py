@@ -45,6 +45,7 @@ class ClusterSchedule:
     shared_bytes: int
     min_blocks: int  # resident on a multiprocessor: bounds a thread's registers; 0 leaves them open
     depth: int = 0  # vectors in flight of tensors that are not held; 0 leaves that to the compiler
+    anew: bool = True  # what phases compute again is computed again, or the compiler may keep it
 
     @property
     def family(self) -> str:
@@ -97,8 +98,6 @@ def schedules(kernels: tuple[Kernel, ...], device: Device) -> tuple[Kernel, list
         return "a block holds the row in registers" if words else "nothing of the row is held"
     shared_by = CLUSTERS if _number(device.arch) >= FIRST_ARCH else (1,)
     vectors = -(-cols // width)
-    if shared_by == (1,) and vectors * words <= RESIDENT_THREADS // 2 * HELD_WORDS:
-        return "two blocks are resident with the row in registers"
     found = [
         s
         for blocks in shared_by
@@ -114,7 +113,14 @@ def schedules(kernels: tuple[Kernel, ...], device: Device) -> tuple[Kernel, list
         for registers in dict.fromkeys((most - 1, most - most // 4, most // 2, 0))
     ]
     leaner = [s for s in tried if s and s.min_blocks >= min(2, best.min_blocks)]
-    return kernel, [best, *leaner, replace(best, min_blocks=0)]
+    # Results take no more registers than what they are made of where that has 32 bits.
+    wide = all(kernel.access(name).dtype.nbytes >= 4 for name in held(kernel))
+    first = [replace(best, anew=False)] if wide else []
+    # One vector at a time of what is computed and held, where several do not fit beside it.
+    slow = [replace(s, depth=1) for s in (*first, *leaner[-1:])] if kernel.kept else []
+    # 1024 threads have 64 registers each, asked for or not.
+    open_ended = [replace(best, min_blocks=0)] if best.threads < 1024 else []
+    return kernel, [*first, best, *leaner, *slow, *open_ended]
 
 
 def _schedule(
