@@ -1,4 +1,4 @@
-"""Kernel IR → CUDA C++: a row in registers and shared memory, of one block or of the blocks of a cluster."""
+"""Kernel IR → CUDA C++: a row in registers and shared memory, of one block or of the blocks of a thread-block cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Runs the threads of one CUDA block, or of the blocks of a cluster, as fibers on one host thread, and watches every
+// Runs the threads of one CUDA block, or of the blocks of a thread-block cluster, as fibers on one host thread, and watches every
 // memory access.
 // Compiled without instrumentation and linked into each emulated module, so that a module owns its state.
 #include "runtime.hpp"

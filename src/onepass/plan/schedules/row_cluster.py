@@ -1,4 +1,4 @@
-"""CUDA: a row in the registers and the shared memory of a block, or of the blocks of a cluster.
+"""CUDA: a row in the registers and the shared memory of a block, or of the blocks of a thread-block cluster.
 
 ``row-cluster`` where several blocks share a row (sm_90 and later), ``row-smem`` where one has it.
 """
@@ -105,7 +105,7 @@ def schedules(kernels: tuple[Kernel, ...], device: Device) -> tuple[Kernel, list
         if (s := _schedule(kernel, device, vectors, words, blocks, threads))
     ]
     if not found:
-        return "too_large: the row fits neither a block nor a cluster"
+        return "too_large: the row fits neither a block nor a thread-block cluster"
     best = min(found, key=lambda s: _rank(s, vectors, cols))
     most = best.in_registers
     tried = [
