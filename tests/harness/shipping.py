@@ -41,7 +41,16 @@ DEVICES: dict[str, Device] = {
     "sm_100": replace(H200, name="sm_100", arch="sm_100"),
     "sm_120": replace(A100, name="sm_120", arch="sm_120", threads=1536, shared_bytes=102400, blocks=24),
 }
-FAMILIES = {"flat", "tiled", "row-warp", "row-block", "row-smem", "row-stream", "row-strided"}
+FAMILIES = {
+    "flat",
+    "tiled",
+    "row-warp",
+    "row-block",
+    "row-smem",
+    "row-cluster",
+    "row-stream",
+    "row-strided",
+}
 
 
 def layer_norm(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -236,8 +245,12 @@ class Emulation:
 
             return start
 
+        def scratch(numel: int, device: str) -> Tensor:
+            return empty((numel,), (1,), dtype=torch.float32)
+
         with (
             mock.patch.object(launch, "cuda_kernel", kernel),
+            mock.patch.object(launch, "scratch", scratch),
             mock.patch.object(runner, "allocator", return_value=empty),
         ):
             return list(compile_runner(self.plan, self.graph).run(list(inputs)))

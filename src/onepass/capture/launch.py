@@ -19,9 +19,11 @@ from onepass.plan.schedules import cpu, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
 from onepass.plan.schedules.row_serial import SerialSchedule
-from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.launch_cpu import Work
@@ -103,7 +105,10 @@ def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[s
             mask = min(16, widths[a.name] * size) - 1
             if f.name == a.name:
                 masks.append((i, 1, mask))
-            elif f.name.startswith(f"{a.name}_o") or f.name in (f"{a.name}_t", f"{a.name}_r"):
+            elif f.name.startswith((f"{a.name}_o", f"{a.name}_b")) or f.name in (
+                f"{a.name}_t",
+                f"{a.name}_r",
+            ):
                 masks.append((i, size, mask))
             elif f.name == "inner":
                 masks.append((i, 1, widths[a.name] - 1))
@@ -114,7 +119,7 @@ def _cuda(built: Built) -> Call:
     fields = [f for f in built.source.block if f.kind != "extra"]
     index = torch.device(built.cluster.device).index or 0
     schedule = built.schedule
-    if isinstance(schedule, RowSchedule):
+    if isinstance(schedule, RowSchedule | ClusterSchedule):
         return _row(built, schedule, fields, index)
     if isinstance(schedule, FlatSchedule):
         return _flat(built, schedule, fields, index)
@@ -124,8 +129,24 @@ def _cuda(built: Built) -> Call:
         return _tiled(built, schedule, fields, index)
     if isinstance(schedule, SerialSchedule):
         return _serial(built, schedule, index)
+    if isinstance(schedule, WalkSchedule):
+        return _walk(built, schedule, fields, index)
     assert isinstance(schedule, StridedSchedule)
     return _strided(built, schedule, fields, index)
+
+
+def _walk(built: Built, schedule: WalkSchedule, fields: list[Field], index: int) -> Call:
+    kernel, width = built.kernel, schedule.width
+    run = cuda_kernel(built.source, built.device.arch, schedule.threads)
+    wide = _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
+    pieces_at = next(i for i, f in enumerate(fields) if f.name == ("run" if kernel.blocks else "cols"))
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows and extent:
+            COUNTERS.launched += 1
+            run(rows, index, (*values, values[pieces_at] % width == 0 and wide.holds(values)))
+
+    return launch
 
 
 def _serial(built: Built, schedule: SerialSchedule, index: int) -> Call:
@@ -144,7 +165,6 @@ def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index
     """The kernel for the widest vectors that a call's tensors allow, once or, where rows are divided, once a loop."""
     kernel = built.kernel
     cols_at = next(i for i, f in enumerate(fields) if f.name == "cols")
-    device = torch.device(built.cluster.device)
     reductions = sum(isinstance(s, ReduceRow) for s in kernel.stages)
 
     @cache
@@ -176,7 +196,7 @@ def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index
             COUNTERS.launched += 1
             run(blocks, index, (*values, tiles))
             return
-        partials = scratch(reductions * rows * parts * extent, device)
+        partials = scratch(reductions * rows * parts * extent, built.cluster.device)
         for number in range(row_strided.launches(kernel)):
             COUNTERS.launched += 1
             divided = parts if number < len(kernel.loops) else 1
@@ -245,22 +265,35 @@ def _tiled(built: Built, schedule: TiledSchedule, fields: list[Field], index: in
     return launch
 
 
-def scratch(elements: int, device: torch.device) -> torch.Tensor:
-    """Floats that live as long as a call's launches: the allocator gives them to no other stream before."""
-    return torch.empty(elements, dtype=torch.float32, device=device)
-
-
 def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:
+    """A block a row in one launch, or where rows are few many blocks a row, in a launch a walk."""
     run = cuda_kernel(built.source, built.device.arch, schedule.threads)
-    width = schedule.width
+    width, units = schedule.width, built.device.units
     wide = _alignment(fields, built.kernel.accesses, {a.name: width for a in built.kernel.accesses})
+    launches = len(walks(built.kernel))
+    results = sum(isinstance(stage, ReduceRow) for stage in built.kernel.stages)
 
     def launch(rows: int, extent: int, *values: int) -> None:
-        if rows and extent:
+        if rows == 0 or extent == 0:
+            return
+        parts = -(-extent // schedule.part)
+        blocks, each = spread(rows, parts, units)
+        vectors = extent % width == 0 and wide.holds(values)
+        if blocks == 1:
             COUNTERS.launched += 1
-            run(rows, index, (*values, extent % width == 0 and wide.holds(values)))
+            run(rows, index, (*values, 0, -1, 1, parts, vectors))
+            return
+        COUNTERS.launched += launches
+        partial = scratch(rows * parts * results, built.cluster.device)
+        for only in range(launches):
+            run(rows * blocks, index, (*values, partial.data_ptr(), only, blocks, each, vectors))
 
     return launch
+
+
+def scratch(numel: int, device: str) -> torch.Tensor:
+    """Floats that live for the launches of one call: whoever gets the memory next is on the same stream."""
+    return torch.empty(numel, dtype=torch.float32, device=device)
 
 
 def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int) -> Call:
@@ -283,9 +316,11 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
     return launch
 
 
-def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -> Call:
+def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Field], index: int) -> Call:
     """The kernel for the widths that strides and row length allow, and others when a tensor starts elsewhere."""
-    kernel, arch, groups = built.kernel, built.device.arch, schedule.groups
+    kernel, arch = built.kernel, built.device.arch
+    shared_by = schedule.blocks if isinstance(schedule, ClusterSchedule) else 1
+    groups = schedule.groups if isinstance(schedule, RowSchedule) else 1
     run = cuda_kernel(built.source, arch, schedule.threads, schedule.shared_bytes)
     widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
     aligned = _alignment(fields, kernel.accesses, widths)
@@ -313,7 +348,7 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
             if off not in narrow:
                 narrow[off] = narrower(values)
             kernel_for = narrow[off]
-        kernel_for(-(-rows // groups), index, (*values, 0))
+        kernel_for(-(-rows // groups) * shared_by, index, (*values, 0))
 
     return launch
 

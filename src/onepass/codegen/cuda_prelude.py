@@ -16,6 +16,7 @@ _FILES = (
     "vectors.cuh",
     "reduce.cuh",
     "convert.cuh",
+    "held.cuh",
 )
 
 

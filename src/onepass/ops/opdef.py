@@ -141,6 +141,22 @@ class ReductionDef:
 
 
 @dataclass(frozen=True)
+class OnlineDef:
+    """Two reductions of one value, the second of what ``steps`` make of the value and a shift, that merge over parts.
+
+    The shift is the result of ``first``, or where ``over`` names an op, what that gives of the result and the number of
+    columns. A part's second reduction is shifted by the part's own first; the prelude's struct ``merge`` combines both.
+    """
+
+    first: str
+    over: str
+    steps: tuple[str, ...]
+    second: str
+    merge: str
+    source: str
+
+
+@dataclass(frozen=True)
 class CompositeDef:
     """An op made of others: ``expand(builder, **arguments by schema name)`` gives its value or values.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from onepass.ops.opdef import ReductionDef
+from onepass.ops.opdef import OnlineDef, ReductionDef
 
 _TORCH = "PyTorch operator reference"
 
@@ -53,5 +53,24 @@ REDUCTIONS: tuple[ReductionDef, ...] = (
         _TORCH,
         identity_int="GREATEST_I64",
         cost=2,
+    ),
+)
+
+ONLINE: tuple[OnlineDef, ...] = (
+    OnlineDef(
+        "sum",
+        "div",
+        ("sub", "square"),
+        "sum",
+        "centred",
+        "Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances (1979)",
+    ),
+    OnlineDef(
+        "max",
+        "",
+        ("sub", "exp"),
+        "sum",
+        "shifted",
+        "Milakov, Gimelshein: Online normalizer calculation for softmax (2018)",
     ),
 )

@@ -6,13 +6,25 @@ from onepass.device import Device
 from onepass.ir.cluster import Cluster
 from onepass.ir.kernel import Kernel
 from onepass.plan.lower import lower
-from onepass.plan.schedules import cpu, flat, row, row_serial, row_stream, row_strided, tiled
+from onepass.plan.schedules import (
+    cpu,
+    flat,
+    row,
+    row_cluster,
+    row_serial,
+    row_stream,
+    row_strided,
+    row_walk,
+    tiled,
+)
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
 from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.plan.spaces import Layout
 
@@ -20,10 +32,12 @@ Schedule = (
     CpuSchedule
     | FlatSchedule
     | RowSchedule
+    | ClusterSchedule
     | SerialSchedule
     | StreamSchedule
     | StridedSchedule
     | TiledSchedule
+    | WalkSchedule
 )
 Candidate = tuple[Kernel, Schedule]
 
@@ -35,8 +49,6 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return held
     if device.kind == "cpu":
         return [(held, cpu.schedule(held))]
-    if held.blocks and held.axis == "reduced":
-        return "space_mismatch: a reduction over dimensions that are not passed in one stride"
     if not held.reduces:
         made = flat.schedules(held, device)
         turned = tiled.schedules(held, device)
@@ -44,11 +56,15 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return made if isinstance(made, str) else [*first, *((held, s) for s in made)]
     walked = lower(cluster, layout, hold=False)
     assert not isinstance(walked, str)
-    if held.axis == "inner" and row_serial.needed(held):
-        serial = row_serial.schedules(walked, device)
-        return serial if isinstance(serial, str) else [(walked, s) for s in serial]
+    if row_serial.needed(held):
+        return _of_any_class(held, walked, device)
     found: list[Candidate] = []
     reasons = []
+    shared = row_cluster.schedules((held, walked), device)
+    if isinstance(shared, str):
+        reasons.append(shared)
+    else:
+        found += [(shared[0], s) for s in shared[1]]
     for kernel, tried in (
         (held, row.schedules(held, device)),
         (held, row_strided.held(held, device)),
@@ -60,6 +76,15 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         else:
             found += [(kernel, s) for s in tried]
     return found or "; ".join(reasons)
+
+
+def _of_any_class(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] | str:
+    """What float64, integers, positions and columns of several strides have: the schedules that know them."""
+    registers = "several strides" if held.blocks else row.schedules(held, device)
+    found: list[Candidate] = [] if isinstance(registers, str) else [(held, s) for s in registers]
+    for tried in (row_serial.schedules(walked, device), row_walk.schedules(walked, device)):
+        found += [] if isinstance(tried, str) else [(walked, s) for s in tried]
+    return found or "too_large: a concatenation in a row that does not fit in registers"
 
 
 def kernel_name(schedule: Schedule, cluster: Cluster) -> str:

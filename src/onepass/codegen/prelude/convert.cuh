@@ -70,6 +70,15 @@ ONEPASS_INLINE void store_part(T* p, const vec<T, E>& v, int left) {
     }
   }
 }
+// One element, E times.
+template <Hint H, int E, class T>
+ONEPASS_INLINE vec<T, E> load_same(const T* p) {
+  const T x = load<H, 1>(p).get(0);
+  vec<T, E> v = {};
+#pragma unroll
+  for (int i = 0; i < E; ++i) v.set(i, x);
+  return v;
+}
 template <Hint H, int E, class T>
 ONEPASS_INLINE vec<T, E> load_strided(const T* p, i64 step, int left, int first = 0) {
   vec<T, E> v = {};
@@ -144,3 +153,13 @@ template <class P>
 ONEPASS_INLINE P* after(P* p, i64 value, i64 zero) { return p + (value & zero); }
 template <class P>
 ONEPASS_INLINE P* after(P* p, double value, i64 zero) { return p + (bits_as<i64>(value) & zero); }
+
+// The same value, or vector, which the compiler can't know to be the same: it computes anew what is made of it, where it
+// would have kept the results in registers. `zero` is as above, `value` any that is only known later.
+ONEPASS_INLINE float again(float value, i64 zero) { return __int_as_float(__float_as_int(value) ^ (int)zero); }
+template <class T, int W>
+ONEPASS_INLINE vec<T, W> again(vec<T, W> v, float value, i64 zero) {
+#pragma unroll
+  for (int i = 0; i < vec<T, W>::words; ++i) v.w[i] ^= __float_as_uint(value) & (unsigned)zero;
+  return v;
+}

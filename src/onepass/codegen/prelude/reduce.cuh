@@ -61,3 +61,80 @@ struct groups {
     }
   }
 };
+
+// Two reductions of a row that is seen part after part: `add` takes a part's, of which the second is of values shifted by
+// `shift` of the part's first. Parts are added in their order, so that results do not depend on who reduced which.
+
+// A sum, and the sum of the squares of what lies between each value and the mean.
+struct centred {
+  float count, mean, squares;
+  static __device__ __forceinline__ centred none() { return centred{0.0f, 0.0f, 0.0f}; }
+  static __device__ __forceinline__ float shift(float sum, float n) { return sum / n; }
+  __device__ __forceinline__ void add(float sum, float own, float n) {
+    const float all = count + n, share = n / all, away = sum / n - mean;
+    squares += own + away * away * count * share;
+    mean = count > 0.0f ? mean + away * share : sum / n;
+    count = all;
+  }
+  __device__ __forceinline__ float first() const { return mean * count; }
+  __device__ __forceinline__ float second() const { return squares; }
+};
+// The largest value, and the sum of the exponentials of what lies between each value and it.
+struct shifted {
+  float largest, sum;
+  static __device__ __forceinline__ shifted none() { return shifted{-INFINITY_F, 0.0f}; }
+  // A part without a number above -inf adds nothing; it is the row without one that has no softmax.
+  static __device__ __forceinline__ float shift(float max, float) { return max == -INFINITY_F ? 0.0f : max; }
+  __device__ __forceinline__ void add(float max, float own, float) {
+    const float all = op_max(largest, max);
+    sum = sum * factor(largest, all) + own * factor(max, all);
+    largest = all;
+  }
+  __device__ __forceinline__ float first() const { return largest; }
+  __device__ __forceinline__ float second() const { return largest == -INFINITY_F ? NAN_F : sum; }
+
+ private:
+  static __device__ __forceinline__ float factor(float from, float to) { return from == to ? 1.0f : op_exp(from - to); }
+};
+
+#if __CUDA_ARCH__ >= 900
+// Reductions over a row that C blocks of a thread-block cluster share, T threads each, T a power of two from 32 on. Each warp hands its
+// value to every block, then each warp of each block combines the C * T / 32 values in the order of the cluster: all end
+// with the same bits. Scratch: 2 * C * T / 32 floats, in halves that take turns as those of `groups` do. Nobody reads
+// another block's memory, so a block may end as soon as it has passed the last barrier.
+template <int C, int T>
+struct cluster_groups {
+  enum : int { warps = T / 32, values = C * warps };
+  float* scratch;
+  int half;
+  bool begun;  // every block of the cluster is known to run, so that its memory may be written
+
+  // As early as can be: what it waits for happens while the row is on its way.
+  __device__ __forceinline__ explicit cluster_groups(float* s) : scratch(s), half(0), begun(false) {
+    ptx_cluster_arrive_relaxed();
+  }
+  __device__ __forceinline__ float sum(float v) { return reduce<add_op>(v); }
+  __device__ __forceinline__ float prod(float v) { return reduce<mul_op>(v); }
+  __device__ __forceinline__ float max(float v) { return reduce<max_op>(v); }
+  __device__ __forceinline__ float min(float v) { return reduce<min_op>(v); }
+
+ private:
+  template <class Op> __device__ __forceinline__ float reduce(float v) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float* s = scratch + half * values;
+    v = warp_reduce<Op, 32>(v);
+    if (!begun) ptx_cluster_wait();
+    begun = true;
+    if (lane < C) ptx_cluster_store4(s + ptx_cluster_rank() * warps + warp, lane, v);
+    __syncwarp();
+    ptx_cluster_arrive();
+    ptx_cluster_wait();
+    half ^= 1;
+    constexpr int P = values < 32 ? values : 32;
+    v = s[lane % P];
+#pragma unroll
+    for (int i = 1; i < values / P; ++i) v = Op::of(v, s[i * P + lane]);
+    return warp_reduce<Op, P>(v);
+  }
+};
+#endif

@@ -27,7 +27,7 @@ def schedules(kernel: Kernel, device: Device) -> list[SerialSchedule] | str:
 
 
 def needed(kernel: Kernel) -> bool:
-    """Whether a kernel has what `row_strided` does not know: other classes than fp32, positions, blocks of columns."""
+    """Whether a kernel has what schedules for fp32 do not know: other classes, positions, blocks of columns."""
     body = [s for stage in kernel.stages if isinstance(stage, (RowBlock, ColumnLoop)) for s in stage.body]
     return bool(
         kernel.blocks
