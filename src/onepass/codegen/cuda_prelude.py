@@ -6,7 +6,15 @@ from functools import lru_cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "prelude"
-_FILES = ("ptx", "types", "math", "vectors", "reduce", "convert")  # each uses only what stands before it
+_FILES = (
+    "ptx",
+    "types",
+    "math",
+    "vectors",
+    "reduce",
+    "convert",
+    "staging",
+)  # each uses only what stands before it
 
 
 @lru_cache
