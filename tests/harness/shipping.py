@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -190,11 +191,15 @@ Change = Callable[[str], str]
 
 @dataclass
 class Emulation:
-    """Runs a captured graph's CUDA kernels, each block watched; ``change`` is made to every text."""
+    """Runs a captured graph's CUDA kernels, each block watched; ``change`` is made to every text.
+
+    Results begin ``past`` elements past 16 bytes.
+    """
 
     graph: Captured
     device: Device
     change: Change = str
+    past: int = 0
     kernels: dict[str, EmulatedKernel] = field(default_factory=dict)
     reports: list[LaunchReport] = field(default_factory=list)
 
@@ -211,15 +216,22 @@ class Emulation:
             return lambda blocks, device, values: None
 
         with mock.patch.object(launch, "cuda_kernel", note):
-            compile_runner(self.plan, self.graph).run(list(inputs))
+            compiled = compile_runner(self.plan, self.graph)
+            compiled.scope["empty"] = self._empty
+            compiled.run(list(inputs))
         return asked
+
+    def _empty(self, size: Sequence[int], stride: Sequence[int], **options: Any) -> Tensor:
+        whole = torch.empty(math.prod(size) + self.past, **options)
+        whole.fill_(float("nan") if whole.is_floating_point() else 0)
+        return whole.as_strided(size, stride, self.past)
 
     def run(self, inputs: Sequence[Tensor], order_seed: int = 0) -> list[Tensor]:
         """The graph's outputs, in memory that held NaN. Raises: KernelFault."""
         live = [Buffer(f"input {i}", *_span(x), False) for i, x in enumerate(inputs)]
 
         def empty(*given: Any, **options: Any) -> Tensor:
-            x = torch.empty_strided(*given, **options).fill_(float("nan"))
+            x = self._empty(*given, **options)
             live.append(Buffer(f"output {len(live)}", *_span(x)))
             return x
 

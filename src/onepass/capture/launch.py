@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -15,7 +15,7 @@ from onepass.codegen.emit import emit
 from onepass.ir.kernel import Access
 from onepass.ir.symbol import Size, product
 from onepass.plan.choose import kernel_name
-from onepass.plan.schedules import cpu
+from onepass.plan.schedules import cpu, row
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
@@ -184,7 +184,7 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
                 one = {**dict.fromkeys(smaller, 1), a.name: smaller[a.name]}
                 if not _alignment(fields, kernel.accesses, one).holds(values):
                     smaller[a.name] //= 2
-        less = replace(schedule, accesses=tuple(smaller.values()))
+        less = row.narrower(kernel, schedule, tuple(smaller.values()), built.device)
         source = emit(kernel, less, kernel_name(less, built.cluster))
         return cuda_kernel(source, arch, less.threads, less.shared_bytes)
 

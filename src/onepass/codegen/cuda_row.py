@@ -115,7 +115,8 @@ class RowPrinter(CudaPrinter):
     def early_pairs(self) -> bool:
         """Whether registers hold what the first loop reads of them, so that each row's words come in one branch."""
         read = [a for a in self.kernel.accesses if self.paired(a) and self.reads(a)]
-        return (len(read) + 2 * len(self.kernel.kept)) * self.schedule.steps <= STAGED_REGISTERS
+        taken = self.schedule.steps * self.schedule.width
+        return (len(read) // 2 + len(self.kernel.kept)) * taken <= STAGED_REGISTERS
 
     def held_as_floats(self) -> bool:
         """Whether registers hold rows of 16 bits, which each phase reads, as floats."""

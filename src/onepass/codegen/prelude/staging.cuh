@@ -107,74 +107,86 @@ ONEPASS_INLINE vec<V, E> as_vec(const vec<T, E>& v) {
   }
 }
 
-// A lane's units of E elements in a staged row whose address is a multiple of W elements: those at `c` past its first, of
-// which the ones below `left` are in the row. Pairs of 16 bits come as words, from two where the row lies between them.
+// A lane's units of E elements in a staged row whose address is a multiple of W elements: those `c` past its first, of
+// which the ones below `left` are in the row. 16-bit elements come and go as words of two; where a word begins between two
+// elements of a unit (`odd`), the unit's come from one word more.
 template <class T, int E, int W>
 struct staged_row {
-  enum : int { pairs = E == 2 && W == 1 && sizeof(T) == 2 };
+  enum : int { size = (int)sizeof(T), words = W == 1 && size == 2 && E % 2 == 0 };
   char* at;
   bool odd;
 
   __device__ __forceinline__ staged_row(T* s, int lane) : at((char*)(s + lane * E)), odd(false) {
-    if constexpr (pairs) {
-      odd = (unsigned long long)s & 2;
-      at -= 2 * odd;
+    if constexpr (words) odd = (unsigned long long)s & 2;
+  }
+  __device__ __forceinline__ vec<T, E> load(int c, int left) const { return load_as(c, left, odd); }
+  __device__ __forceinline__ void store(int c, const vec<T, E>& v, int left) const { store_as(c, v, left, odd); }
+
+  // All K units of a lane of a row of N, with one branch for them all. 16-bit floats may come as floats.
+  template <int L, int N, class V, int K>
+  __device__ __forceinline__ void load_all(vec<V, E> (&v)[K], int lane) const {
+    if (words && !odd) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) v[k] = as_vec<V>(load_as(k * L * E, N - (k * L + lane) * E, false));
+    } else {
+#pragma unroll
+      for (int k = 0; k < K; ++k) v[k] = as_vec<V>(load_as(k * L * E, N - (k * L + lane) * E, words));
     }
   }
-  __device__ __forceinline__ vec<T, E> load(int c, int left) const {
+  template <int L, int N, int K>
+  __device__ __forceinline__ void store_all(const vec<T, E> (&v)[K], int lane) const {
+    if (words && !odd) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) store_as(k * L * E, v[k], N - (k * L + lane) * E, false);
+    } else {
+#pragma unroll
+      for (int k = 0; k < K; ++k) store_as(k * L * E, v[k], N - (k * L + lane) * E, words);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ vec<T, E> load_as(int c, int left, bool is_odd) const {
     vec<T, E> v = {};
-    if constexpr (pairs) {
-      const unsigned* w = (const unsigned*)(at + c * 2);
-      const unsigned low = left > 0 ? w[0] : 0, high = odd && left > 1 ? w[1] : 0;
-      v.w[0] = odd ? low >> 16 | high << 16 : low;
+    if constexpr (words) {
+      const unsigned* p = (const unsigned*)(at - 2 * is_odd + c * size);
+      unsigned q[E / 2 + 1] = {};
+#pragma unroll
+      for (int i = 0; i <= E / 2; ++i)
+        if (left > 0 && 2 * i - is_odd < left && (is_odd || i < E / 2)) q[i] = p[i];
+#pragma unroll
+      for (int i = 0; i < E / 2; ++i) v.w[i] = is_odd ? q[i] >> 16 | q[i + 1] << 16 : q[i];
     } else {
 #pragma unroll
       for (int j = 0; j < E / W; ++j) {
         vec<T, W> q = {};
-        if (j * W < left) q = shared_piece<W>((const T*)at + c + j * W);
+        if (j * W < left) q = shared_piece<W>((const T*)(at + c * size) + j * W);
 #pragma unroll
         for (int i = 0; i < W; ++i) v.set(j * W + i, q.get(i));
       }
     }
     return v;
   }
-  __device__ __forceinline__ void store(int c, const vec<T, E>& v, int left) const {
+  __device__ __forceinline__ void store_as(int c, const vec<T, E>& v, int left, bool is_odd) const {
+    T* p = (T*)(at + c * size);
+    if constexpr (words) {
+      if (is_odd && left > 0) p[0] = v.get(0);
 #pragma unroll
-    for (int j = 0; j < E / W; ++j) {
-      vec<T, W> q = {};
-#pragma unroll
-      for (int i = 0; i < W; ++i) q.set(i, v.get(j * W + i));
-      if (j * W < left) shared_put<W>((T*)(at + 2 * odd) + c + j * W, q);
-    }
-  }
-
-  // All K units of a lane of a row of N, with one branch for all words of a row. 16-bit floats may come as floats.
-  template <int L, int N, class V, int K>
-  __device__ __forceinline__ void load_all(vec<V, E> (&v)[K], int lane) const {
-    if (pairs && !odd) {
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        vec<T, E> q = {};
-        if ((k * L + lane) * E < N) q.w[0] = *(const unsigned*)(at + k * L * E * (int)sizeof(T));
-        v[k] = as_vec<V>(q);
+      for (int i = 0; i < E / 2; ++i) {
+        const int e = 2 * i + is_odd;  // the first of two elements that are a word
+        if (e + 1 < E && e + 1 < left) {
+          *(unsigned*)(p + e) = is_odd ? v.w[i] >> 16 | v.w[i + 1 < E / 2 ? i + 1 : i] << 16 : v.w[i];
+        } else if (e < left) {
+          p[e] = v.get(is_odd ? 2 * i + 1 : 2 * i);
+        }
       }
     } else {
 #pragma unroll
-      for (int k = 0; k < K; ++k) v[k] = as_vec<V>(load(k * L * E, N - (k * L + lane) * E));
-    }
-  }
-  template <int L, int N, int K>
-  __device__ __forceinline__ void store_all(const vec<T, E> (&v)[K], int lane) const {
-    if (pairs && !odd) {
+      for (int j = 0; j < E / W; ++j) {
+        vec<T, W> q = {};
 #pragma unroll
-      for (int k = 0; k < K; ++k) {
-        const int left = N - (k * L + lane) * E;
-        if (left >= E) *(unsigned*)(at + k * L * E * (int)sizeof(T)) = v[k].w[0];
-        else store(k * L * E, v[k], left);
+        for (int i = 0; i < W; ++i) q.set(i, v.get(j * W + i));
+        if (j * W < left) shared_put<W>(p + j * W, q);
       }
-    } else {
-#pragma unroll
-      for (int k = 0; k < K; ++k) store(k * L * E, v[k], N - (k * L + lane) * E);
     }
   }
 };

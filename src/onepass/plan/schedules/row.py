@@ -175,15 +175,22 @@ def _of_units(kernel: Kernel, cols: int, width: int, device: Device) -> list[Row
             resident = max(1, 512 // threads)
         widths = aligned(kernel, cols, width)
         plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident)
-        for bounded in (plain, replace(plain, min_blocks=0)) if resident > 1 else (plain,):
-            through = staged(kernel, bounded)
-            if (
-                through.staged
-                and resident * (through.shared_bytes + BLOCK_RESERVED_BYTES) <= device.shared_bytes
-            ):
-                found.append(through)
-            found.append(bounded)
+        bounded = [plain, replace(plain, min_blocks=0)] if resident > 1 else [plain]
+        through = [staged(kernel, s) for s in bounded]
+        found += [s for s in through if s.staged and fits(s, device)] + bounded
     return found
+
+
+def fits(schedule: RowSchedule, device: Device) -> bool:
+    """Whether a multiprocessor's shared memory holds as many blocks as are meant to be resident."""
+    return max(1, schedule.min_blocks) * (schedule.shared_bytes + BLOCK_RESERVED_BYTES) <= device.shared_bytes
+
+
+def narrower(kernel: Kernel, schedule: RowSchedule, accesses: tuple[int, ...], device: Device) -> RowSchedule:
+    """The same lanes and columns for tensors that leave accesses only so wide."""
+    less = replace(schedule, accesses=accesses)
+    through = staged(kernel, less)
+    return through if fits(through, device) else staged(kernel, less, 0)
 
 
 def staged(kernel: Kernel, schedule: RowSchedule, below_bytes: int = STAGED_BELOW_BYTES) -> RowSchedule:
