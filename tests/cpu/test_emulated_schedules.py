@@ -154,7 +154,7 @@ BEYOND_LAST_ROW = (
 DROPPED = ("one column", r"= \((v\d+_a) \+ ", r"= (c + e == 5 ? \1 : \1 + ")
 DROPPED_INNER = ("one row", r"= \((v\d+_a) \+ ", r"= (r == 1 ? \1 : \1 + ")
 BROKEN: tuple[tuple[Case, tuple[str, str, str], tuple[str, ...]], ...] = (
-    (CASES[0], ("total", r"if \(first \+ k \* \d+ < total\)", ""), ("out-of-bounds",)),
+    (CASES[1], ("total", r"if \(first \+ k \* \d+ < total\)", ""), ("out-of-bounds",)),
     (CASES[3], WITHOUT_TAIL, ("out-of-bounds", "unwritten-shared")),
     (CASES[3], BEYOND_LAST_ROW, ("out-of-bounds",)),
     (CASES[3], DROPPED, ()),

@@ -97,6 +97,13 @@ def alignment_of(
     return _alignment(fields, accesses, widths).masks if widths else ()
 
 
+def starts_only(
+    fields: list[Field], masks: tuple[tuple[int, int, int], ...]
+) -> tuple[tuple[int, int, int], ...]:
+    """The masks of addresses, without those of strides: what a walk without regard to rows needs."""
+    return tuple(m for m in masks if fields[m[0]].kind == "pointer")
+
+
 def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[str, int]) -> _Alignment:
     """Pointers, and strides where they are not known before the call."""
     masks = []
@@ -154,6 +161,16 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
     wide = _alignment(
         fields, built.kernel.accesses, dict.fromkeys((a.name for a in built.kernel.accesses), width)
     )
+    starts = _Alignment(starts_only(fields, wide.masks))
+
+    def level(rows: int, extent: int, *values: int) -> None:
+        if rows * extent:
+            COUNTERS.launched += 1
+            run(
+                -(-rows * extent // (per_block * width)),
+                index,
+                (*values, extent >= width and starts.holds(values)),
+            )
 
     def launch(rows: int, extent: int, *values: int) -> None:
         if rows * extent == 0:
@@ -165,7 +182,7 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
         else:
             run(-(-rows * extent // per_block), index, (*values, extent, 0))
 
-    return launch
+    return level if schedule.level else launch
 
 
 def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -> Call:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onepass.build import Built
 from onepass.capture.absent import Graph
-from onepass.capture.launch import alignment_of
+from onepass.capture.launch import alignment_of, starts_only
 from onepass.emulate import Buffer, LaunchReport, compile_for_host, compile_handwritten
 from onepass.errors import BadLaunch, KernelFault, OnepassError
 from onepass.insight.bench import copied, memory_of
@@ -203,6 +203,12 @@ def _grid(built: Built, rows: int, extent: int, values: list[int]) -> tuple[int,
         widths = dict(zip((a.name for a in accesses), schedule.accesses, strict=True))
         _aligned(built, alignment_of(fields, accesses, widths), values)
         return -(-rows // schedule.groups), tuple(0 for f in built.source.block if f.kind == "extra")
+    if isinstance(schedule, FlatSchedule) and schedule.level:
+        masks = alignment_of(fields, accesses, {a.name: schedule.width for a in accesses})
+        wide = extent >= schedule.width and not any(
+            values[i] * by & mask for i, by, mask in starts_only(fields, masks)
+        )
+        return -(-rows * extent // (schedule.threads * schedule.steps * schedule.width)), (int(wide),)
     if isinstance(schedule, FlatSchedule | StreamSchedule):
         masks = alignment_of(fields, accesses, {a.name: schedule.width for a in accesses})
         wide = extent % schedule.width == 0 and not any(values[i] * by & mask for i, by, mask in masks)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from onepass.analysis.closeness import floor, typical
 from onepass.build import Built
 from onepass.capture.absent import Generated, Graph, generate
-from onepass.capture.launch import alignment_of
+from onepass.capture.launch import alignment_of, starts_only
 from onepass.dtypes import DType
 from onepass.errors import BadUserFile
 from onepass.insight import export_text as text
@@ -311,6 +311,11 @@ def _launch(built: Built) -> text.Launch:
         widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
         grid, extras = f"(rows + {schedule.groups - 1}) / {schedule.groups}", {"zero": "0"}
         narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
+    elif isinstance(schedule, FlatSchedule) and schedule.level:
+        widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
+        wide = f"extent >= {schedule.width}"
+        per_block = schedule.threads * schedule.steps * schedule.width
+        grid, extras = f"(rows * extent + {per_block - 1}) / {per_block}", {"wide": "wide"}
     elif isinstance(schedule, FlatSchedule):
         widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
         wide = f"extent % {schedule.width} == 0"
@@ -325,6 +330,8 @@ def _launch(built: Built) -> text.Launch:
         grid, extras = f"(rows * extent + {schedule.threads - 1}) / {schedule.threads}", {}
     fields = [f for f in built.source.block if f.kind != "extra"]
     masks = alignment_of(fields, kernel.accesses, widths)
+    if getattr(schedule, "level", False):
+        masks = starts_only(fields, masks)
     return text.Launch(
         kernel=built.source.name,
         block=built.source.block,

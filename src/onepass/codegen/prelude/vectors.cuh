@@ -211,3 +211,43 @@ ONEPASS_INLINE void store_ragged(T* p, const vec<T, E>& v, int left) {
     }
   }
 }
+
+// E elements of which `left` are there, or all of them.
+template <bool Full, Hint H, int E, class T>
+ONEPASS_INLINE vec<T, E> load_level(const T* p, long long left) {
+  if constexpr (Full) {
+    return load<H, E>(p);
+  } else {
+    return load_row<H, E, 1>(p, left < E ? (int)left : E);
+  }
+}
+template <bool Full, Hint H, int E, class T>
+ONEPASS_INLINE void store_level(T* p, const vec<T, E>& v, long long left) {
+  if constexpr (Full) {
+    store<H, E>(p, v);
+  } else {
+    store_ragged<H, E>(p, v, left < E ? (int)left : E);
+  }
+}
+// E elements of a row vector from column c on; after its last comes its first. 16-bit elements come as words of two where
+// all lie before the end.
+template <Hint H, int E, class T>
+ONEPASS_INLINE vec<T, E> load_turning(const T* p, int c, int cols) {
+  vec<T, E> v = {};
+  if (sizeof(T) == 2 && E > 1 && c + E < cols) {
+    const int odd = c & 1;
+    unsigned q[E / 2 + 1];
+#pragma unroll
+    for (int i = 0; i < E / 2; ++i) q[i] = load<H, 2>(p + c - odd + 2 * i).w[0];
+    q[E / 2] = load_if<H, 2>(p + c - odd + E, odd).w[0];
+#pragma unroll
+    for (int i = 0; i < E / 2; ++i) v.w[i] = odd ? q[i] >> 16 | q[i + 1] << 16 : q[i];
+  } else if (c + E <= cols) {
+#pragma unroll
+    for (int i = 0; i < E; ++i) v.set(i, load<H, 1>(p + c + i).get(0));
+  } else {
+#pragma unroll
+    for (int i = 0; i < E; ++i) v.set(i, load<H, 1>(p + (c + i < cols ? c + i : c + i - cols)).get(0));
+  }
+  return v;
+}
