@@ -189,8 +189,9 @@ def fits(schedule: RowSchedule, device: Device) -> bool:
 def narrower(kernel: Kernel, schedule: RowSchedule, accesses: tuple[int, ...], device: Device) -> RowSchedule:
     """The same lanes and columns for tensors that leave accesses only so wide."""
     less = replace(schedule, accesses=accesses)
-    through = staged(kernel, less)
-    return through if fits(through, device) else staged(kernel, less, 0)
+    # Rows that did not go through shared memory before take registers for it, which the bound has not left.
+    through = staged(kernel, less if schedule.staged else replace(less, min_blocks=0))
+    return through if through.staged and fits(through, device) else staged(kernel, less, 0)
 
 
 def staged(kernel: Kernel, schedule: RowSchedule, below_bytes: int = STAGED_BELOW_BYTES) -> RowSchedule:
