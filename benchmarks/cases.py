@@ -203,9 +203,16 @@ def _points(entry: Mapping[str, Any], group: int) -> list[Point]:
         Point(cases()[case], dtype, rows, cols, targets, group)
         for case in entry["cases"]
         for dtype in entry["dtypes"]
-        for cols in entry["cols"]
+        for cols in entry.get("cols") or _around(**entry["around"])
         for rows in entry.get("rows") or [_rows(entry["mib"][dtype] << 20, cols, dtype)]
     ]
+
+
+def _around(low: int, high: int, centres: int) -> list[int]:
+    """So many widths between two, evenly on a logarithmic scale, each with its two neighbours."""
+    steps = range(centres)
+    middles = [round(low * (high / low) ** (i / (centres - 1))) for i in steps]
+    return sorted({n for middle in middles for n in (middle - 1, middle, middle + 1)})
 
 
 def _rows(tensor_bytes: int, cols: int, dtype: str) -> int:

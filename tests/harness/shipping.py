@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -204,11 +205,15 @@ Change = Callable[[str], str]
 
 @dataclass
 class Emulation:
-    """Runs a captured graph's CUDA kernels, each block watched; ``change`` is made to every text."""
+    """Runs a captured graph's CUDA kernels, each block watched; ``change`` is made to every text.
+
+    Results begin ``past`` elements past 16 bytes.
+    """
 
     graph: Captured
     device: Device
     change: Change = str
+    past: int = 0
     kernels: dict[str, EmulatedKernel] = field(default_factory=dict)
     reports: list[LaunchReport] = field(default_factory=list)
 
@@ -224,16 +229,24 @@ class Emulation:
             asked[source.text] = KernelSource(source.name, self.change(source.text))
             return lambda blocks, device, values: None
 
-        with mock.patch.object(launch, "cuda_kernel", note):
+        with (
+            mock.patch.object(launch, "cuda_kernel", note),
+            mock.patch.object(runner, "allocator", return_value=self._empty),
+        ):
             compile_runner(self.plan, self.graph).run(list(inputs))
         return asked
+
+    def _empty(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+        whole = torch.empty(math.prod(size) + self.past, dtype=dtype)
+        whole.fill_(float("nan") if whole.is_floating_point() else 0)
+        return whole.as_strided(size, stride, self.past)
 
     def run(self, inputs: Sequence[Tensor], order_seed: int = 0) -> list[Tensor]:
         """The graph's outputs, in memory that held NaN. Raises: KernelFault."""
         live = [Buffer(f"input {i}", *_span(x), False) for i, x in enumerate(inputs)]
 
         def empty(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
-            x = torch.empty_strided(sizes, strides, dtype=dtype).fill_(float("nan"))
+            x = self._empty(sizes, strides, dtype)
             live.append(Buffer(f"output {len(live)}", *_span(x)))
             return x
 
@@ -246,7 +259,7 @@ class Emulation:
             return start
 
         def scratch(numel: int, device: str) -> Tensor:
-            return empty((numel,), (1,), dtype=torch.float32)
+            return empty((numel,), (1,), torch.float32)
 
         with (
             mock.patch.object(launch, "cuda_kernel", kernel),

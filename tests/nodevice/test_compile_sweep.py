@@ -33,10 +33,17 @@ from onepass.plan.choose import candidates
 from onepass.plan.schedules.row import RowSchedule
 from onepass.runtime.nvrtc import compile_cubin
 
-COLS = (63, 256, 1000, 1024, 4096, 5120, 8192, 16384, 65536, 262144, 1 << 21)
+COLS = (63, 256, 1000, 1023, 1024, 4096, 5120, 8192, 12289, 16384, 65536, 262144, 1 << 21)
 Point = tuple[torch.dtype, int]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
-CORNERS: tuple[Point, ...] = ((BF16, 63), (FP32, 16384), (BF16, 16384), (FP32, 65536), (FP32, 1 << 20))
+CORNERS: tuple[Point, ...] = (
+    (BF16, 63),
+    (FP32, 1023),
+    (FP32, 16384),
+    (BF16, 16384),
+    (FP32, 65536),
+    (FP32, 1 << 20),
+)
 SWEEPS: dict[str, tuple[str, tuple[Point, ...], set[str]]] = {
     "sm_90 fp32": ("sm_90", tuple((FP32, n) for n in COLS), FAMILIES),
     "sm_90 bf16": ("sm_90", tuple((BF16, n) for n in COLS), FAMILIES - {"row-smem"}),

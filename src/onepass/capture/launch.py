@@ -15,7 +15,7 @@ from onepass.codegen.emit import emit
 from onepass.ir.kernel import Access, ReduceRow
 from onepass.ir.symbol import Size, product
 from onepass.plan.choose import Schedule, kernel_name
-from onepass.plan.schedules import cpu, row_strided, tiled
+from onepass.plan.schedules import cpu, row, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
@@ -92,6 +92,13 @@ def alignment_of(
 ) -> tuple[tuple[int, int, int], ...]:
     """Which of a call's values must be multiples: (position, multiplier to bytes, mask) each."""
     return _alignment(fields, accesses, widths).masks if widths else ()
+
+
+def starts_only(
+    fields: list[Field], masks: tuple[tuple[int, int, int], ...]
+) -> tuple[tuple[int, int, int], ...]:
+    """The masks of addresses, without those of strides: what a walk without regard to rows needs."""
+    return tuple(m for m in masks if fields[m[0]].kind == "pointer")
 
 
 def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[str, int]) -> _Alignment:
@@ -302,6 +309,16 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
     wide = _alignment(
         fields, built.kernel.accesses, dict.fromkeys((a.name for a in built.kernel.accesses), width)
     )
+    starts = _Alignment(starts_only(fields, wide.masks))
+
+    def level(rows: int, extent: int, *values: int) -> None:
+        if rows * extent:
+            COUNTERS.launched += 1
+            run(
+                -(-rows * extent // (per_block * width)),
+                index,
+                (*values, extent >= width and starts.holds(values)),
+            )
 
     def launch(rows: int, extent: int, *values: int) -> None:
         if rows * extent == 0:
@@ -313,7 +330,7 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
         else:
             run(-(-rows * extent // per_block), index, (*values, extent, 0))
 
-    return launch
+    return level if schedule.level else launch
 
 
 def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Field], index: int) -> Call:
@@ -334,7 +351,12 @@ def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Fie
                 one = {**dict.fromkeys(smaller, 1), a.name: smaller[a.name]}
                 if not _alignment(fields, kernel.accesses, one).holds(values):
                     smaller[a.name] //= 2
-        less = replace(schedule, accesses=tuple(smaller.values()))
+        accesses = tuple(smaller.values())
+        less = (
+            row.narrower(kernel, schedule, accesses, built.device)
+            if isinstance(schedule, RowSchedule)
+            else replace(schedule, accesses=accesses)
+        )
         source = emit(kernel, less, kernel_name(less, built.cluster))
         return cuda_kernel(source, arch, less.threads, less.shared_bytes)
 
@@ -376,10 +398,8 @@ def _grid(schedule: Schedule) -> Grid | None:
     """The formulas above, for compiled code; None for a schedule that has others."""
     if isinstance(schedule, RowSchedule):
         return Grid(schedule.groups, "rows", extras="zero", aligned_only=True)
-    if isinstance(schedule, FlatSchedule):
+    if isinstance(schedule, FlatSchedule) and not schedule.level:
         return Grid(schedule.threads * schedule.steps, "elements", schedule.width, "vectors")
-    if isinstance(schedule, StreamSchedule):
-        return Grid(1, "rows", schedule.width, "wide")
-    if isinstance(schedule, StridedSchedule):
+    if isinstance(schedule, SerialSchedule):
         return Grid(schedule.threads, "elements")
     return None

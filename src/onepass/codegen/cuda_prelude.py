@@ -17,6 +17,7 @@ _FILES = (
     "reduce.cuh",
     "convert.cuh",
     "held.cuh",
+    "staging.cuh",
 )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from onepass.codegen.arguments import statements
 from onepass.codegen.cuda import TYPE, CudaPrinter
 from onepass.codegen.cuda_prelude import reduce_scratch_bytes
@@ -20,16 +23,28 @@ from onepass.ir.kernel import (
     StoreValue,
 )
 from onepass.ops.table import REDUCE
-from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row import RowSchedule, vector_width
+from onepass.plan.schedules.staging import Place
+
+# Registers of a thread for what is read of staged rows: half of those of 1024 resident threads, and a few.
+STAGED_REGISTERS = 36
 
 
 class RowPrinter(CudaPrinter):
     shared = False  # computed values lie in shared memory between phases
+    staged: Mapping[str, Place] = MappingProxyType({})  # tensors whose rows go through shared memory
+    # Many small accesses a lane: their places are constants past its first one's, which the compiler finds only if it
+    # has a pointer to that.
+    fine = False
 
     def __init__(self, kernel: Kernel, name: str, schedule: RowSchedule) -> None:
         super().__init__(kernel, name, (("zero", "i64"),))
         self.schedule = schedule
-        self.shared = schedule.shared_bytes > 0
+        self.shared = schedule.kept_bytes > 0
+        self.staged = {
+            a.name: p for a, p in zip(kernel.accesses, schedule.staged, strict=False) if p is not None
+        }
+        self.fine = schedule.width < vector_width(kernel)
         self.loaded: set[str] = set()
         self.reduced = ""  # the last value that a reduction gave
 
@@ -45,6 +60,7 @@ class RowPrinter(CudaPrinter):
             self.put(1, f"groups<T, R{words}> group({'scratch' if s.lanes > 32 else 'nullptr'});")
         if s.shared_bytes:
             self.put(1, "extern __shared__ u32x4 held_s[];")
+        if self.shared:
             for i, value in enumerate(self.kernel.kept):
                 self.put(1, f"float* const {value}_s = (float*)held_s + ({i} * K * T * R + threadIdx.x) * E;")
         self.put(1, "const int lane = threadIdx.x % T;")
@@ -56,6 +72,9 @@ class RowPrinter(CudaPrinter):
         )
         self.decode(1, "row")
         self.pointers(1)
+        self.stage_in()
+        for a in self.kernel.accesses:
+            self.first_unit(a)
         self.fetch()
         for stage in self.kernel.stages:
             self.stage(stage)
@@ -71,12 +90,81 @@ class RowPrinter(CudaPrinter):
     def wide(self) -> bool:
         return any(isinstance(s, ReduceRow) and s.kind != "float" for s in self.kernel.stages)
 
+    # Rows that go through shared memory
+
+    def stage_in(self) -> None:
+        if not self.staged:
+            return
+        self.put(1, "unsigned char* const rows_s = (unsigned char*)held_s;")
+        for name, place in self.staged.items():
+            t = self.kernel.access(name).dtype.ctype
+            at = f"rows_s + {place.at_bytes} + threadIdx.x / T * {place.row_bytes}"
+            self.put(1, f"{t}* const {name}_s = staged_place<{t}>({at}, {name}_g);")
+        for a in self.kernel.accesses:
+            if a.name in self.staged and self.reads(a):
+                self.put(1, f"stage_in<{self.hint(a)}, T, cols>({a.name}_s, {a.name}_g, lane);")
+        self.put(1, "ptx_copies_wait();")
+        self.put(1, "group_barrier<T>();")
+
+    def stage_out(self, loop: ColumnLoop) -> None:
+        results = [s.access for s in stores(loop.body) if s.access in self.staged]
+        for name in results:
+            if self.paired(self.kernel.access(name)):
+                self.put(1, f"{name}_l.store_all<T, cols>({name}_r, lane);")
+        if results:
+            self.put(1, "group_barrier<T>();")
+        for name in results:
+            self.put(1, f"if (live) stage_out<T, cols>({name}_g, {name}_s, lane);")
+
+    def paired(self, a: Access) -> bool:
+        """Whether its rows are staged and read as pairs of 16 bits that lie anywhere."""
+        return (
+            a.name in self.staged and a.dtype.nbytes == 2 and self.schedule.width == 2 and self.width(a) == 1
+        )
+
+    def early_pairs(self) -> bool:
+        """Whether registers hold what the first loop reads of them, so that each row's words come in one branch."""
+        read = [a for a in self.kernel.accesses if self.paired(a) and self.reads(a)]
+        taken = self.schedule.steps * self.schedule.width
+        return (len(read) // 2 + len(self.kernel.kept)) * taken <= STAGED_REGISTERS
+
+    def held_as_floats(self) -> bool:
+        """Whether registers hold rows of 16 bits, which each phase reads, as floats."""
+        read = [a for a in self.kernel.accesses if a.name in self.staged and a.resident]
+        return (
+            len(read) + len(self.kernel.kept)
+        ) * self.schedule.steps * self.schedule.width <= STAGED_REGISTERS
+
     # Loads
+
+    def first_unit(self, a: Access) -> None:
+        """A pointer to the first elements of this lane, once the row's is set."""
+        if a.name in self.staged:
+            t = f"staged_row<{a.dtype.ctype}, E, {self.width(a)}>"
+            self.put(1, f"const {t} {a.name}_l({a.name}_s, lane);")
+        elif self.fine and a.column == "unit" and (not a.index or a.name in self.tabled):
+            self.put(1, f"{self.pointer_type(a)} {a.name}_l = {a.name}_g + lane * E;")
+
+    def table_row(self, depth: int, a: Access) -> None:
+        first = a.name not in self.tabled
+        super().table_row(depth, a)
+        if first:
+            self.first_unit(a)
+
+    def pointer(self, a: Access) -> str:
+        """What loads of a row begin from."""
+        return f"{a.name}_l" if self.fine and a.column == "unit" else f"{a.name}_g"
+
+    def place(self, a: Access, c: str) -> str:
+        """Where the elements of step k are, whose first is column ``c``."""
+        return f"{a.name}_l + k * (T * E)" if self.fine else f"{a.name}_g + ({c})"
 
     def fetch(self) -> None:
         """Everything the first loop reads, and what later loops read, in flight before anything is used."""
         for a in self.kernel.accesses:
-            wanted = a.resident or (self.schedule.early and a.shared)
+            wanted = (
+                a.resident or (self.schedule.early and a.shared) or (self.paired(a) and self.early_pairs())
+            )
             if self.streams(a) and not a.index and self.reads(a) and wanted:
                 self.load_vectors(1, a)
 
@@ -88,6 +176,11 @@ class RowPrinter(CudaPrinter):
 
     def load_vectors(self, depth: int, a: Access) -> None:
         self.loaded.add(a.name)
+        if a.name in self.staged:
+            wide = a.dtype.kind == "float" and self.held_as_floats()
+            self.put(depth, f"vec<{'float' if wide else a.dtype.ctype}, E> {a.name}_r[K];")
+            self.put(depth, f"{a.name}_l.load_all<T, cols>({a.name}_r, lane);")
+            return
         self.put(depth, f"vec<{a.dtype.ctype}, E> {a.name}_r[K];")
         self.put(depth, "#pragma unroll")
         self.put(
@@ -96,16 +189,24 @@ class RowPrinter(CudaPrinter):
 
     def load_text(self, a: Access, c: str) -> str:
         w = self.width(a)
-        hint = self.hint(a)
+        if a.name in self.staged:
+            return f"{a.name}_l.load(k * (T * E), {self.left(c)})"
+        hint = self.row_hint(a)
         lo, hi = a.window or (0, 0)
         there = f"{hi} - ({c})" + (f", {lo} - ({c})" if lo else "") if a.window else self.left(c)
         if a.column == "strided":
             return f"load_strided<{hint}, E>({a.name}_g + (i64)({c}) * a.{a.name}_c, a.{a.name}_c, {there})"
-        if a.window is not None:
-            return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {there})"
-        if self.schedule.exact and w == self.schedule.width:
-            return f"load<{hint}, E>({a.name}_g + ({c}))"
-        return f"load_part<{hint}, E, {w}>({a.name}_g + ({c}), {self.left(c)})"
+        if a.window is None and self.schedule.exact and w == self.schedule.width:
+            return f"load<{hint}, E>({self.place(a, c)})"
+        if self.schedule.cols % w:
+            return f"load_ragged<{hint}, E>({self.place(a, c)}, {there})"
+        return f"load_row<{hint}, E, {w}>({self.place(a, c)}, {there})"
+
+    def row_hint(self, a: Access) -> str:
+        """Accesses that end inside a sector leave the rest of it for their neighbours'."""
+        hint = self.hint(a)
+        inside = self.schedule.cols * a.dtype.nbytes % 16 or self.width(a) < self.schedule.width
+        return "nearby" if hint == "stream" and inside and a.column == "unit" else hint
 
     def left(self, c: str) -> str:
         return "E" if self.schedule.exact else f"cols - ({c})"
@@ -144,11 +245,21 @@ class RowPrinter(CudaPrinter):
                         self.load_vectors(1, a)
             if isinstance(s, Keep) and not self.shared:
                 self.put(1, f"float {s.value}_r[K * E];")
+        for s in stores(loop.body):
+            if self.paired(a := self.kernel.access(s.access)):
+                self.put(1, f"vec<{a.dtype.ctype}, E> {a.name}_r[K];")
         self.accumulators(loop)
-        fresh = [a for a in self.fresh(loop) if not a.index]
+        fresh = [a for a in self.fresh(loop) if not a.index and a.name not in self.staged]
+        if (
+            self.schedule.lanes <= 32
+            and self.reduced
+            and any(s.access in self.staged for s in stores(loop.body))
+        ):
+            self.put(1, "group_barrier<T>();  // results may lie where a row lay that other lanes read")
         if self.reduced and not self.schedule.early:
             for a in fresh:
-                self.put(1, f"{a.name}_g = after({a.name}_g, {self.reduced}, a.zero);")
+                p = self.pointer(a)
+                self.put(1, f"{p} = after({p}, {self.reduced}, a.zero);")
         # Nothing is indexed by k when values lie in shared memory: the loop may stay one, which bounds what it loads.
         rolled = self.shared and not any(
             isinstance(s, LoadValue) and s.access in self.loaded for s in loop.body
@@ -158,26 +269,23 @@ class RowPrinter(CudaPrinter):
         sums = [s.name for s in loop.body if isinstance(s, Accumulate)]
         if self.schedule.depth and sums and not rolled:
             for a in fresh:
+                p = self.pointer(a)
                 self.put(
-                    2,
-                    f"if (k % {self.schedule.depth} == 0 && k > 0) "
-                    f"{a.name}_g = after({a.name}_g, {sums[0]}_a, a.zero);",
+                    2, f"if (k % {self.schedule.depth} == 0 && k > 0) {p} = after({p}, {sums[0]}_a, a.zero);"
                 )
         self.put(2, "const int c = (k * T + lane) * E;")
-        guard = not self.schedule.exact
-        if guard:
-            self.put(2, "if (c < cols) {")
-        self.step(loop, 3 if guard else 2, guard and self.schedule.cols % self.schedule.width != 0)
-        if guard:
-            self.put(2, "}")
+        ragged_end = self.schedule.cols % self.schedule.width != 0
+        self.step(loop, 2, ragged_end, "" if self.schedule.exact else "c < cols")
         self.put(1, "}")
+        self.stage_out(loop)
 
     def fresh(self, loop: ColumnLoop) -> list[Access]:
         """What a loop loads as it goes."""
         names = dict.fromkeys(s.access for s in loop.body if isinstance(s, LoadValue))
         return [self.kernel.access(n) for n in names if n not in self.loaded]
 
-    def step(self, loop: ColumnLoop, depth: int, ragged: bool) -> None:
+    def step(self, loop: ColumnLoop, depth: int, ragged: bool, guard: str = "") -> None:
+        """What a lane does with a vector. Under a ``guard`` its loads come before it, in flight with those of others."""
         vectors: dict[str, str] = {}
         for s in loop.body:
             if isinstance(s, LoadValue):
@@ -187,6 +295,14 @@ class RowPrinter(CudaPrinter):
                 else:
                     self.put(depth, f"const vec<{a.dtype.ctype}, E> {a.name}_v = {self.load_text(a, 'c')};")
                     vectors[s.name] = f"{a.name}_v"
+        if guard:
+            self.put(depth, f"if ({guard}) {{")
+            self.work(loop, vectors, depth + 1, ragged)
+            self.put(depth, "}")
+        else:
+            self.work(loop, vectors, depth, ragged)
+
+    def work(self, loop: ColumnLoop, vectors: dict[str, str], depth: int, ragged: bool) -> None:
         self.results(depth, loop)
         if self.shared:
             for s in loop.body:
@@ -223,13 +339,22 @@ class RowPrinter(CudaPrinter):
 
     def put_store(self, s: StoreValue, depth: int) -> None:
         a = self.kernel.access(s.access)
-        packed = self.packed(a)
+        packed, left = self.packed(a), self.left("c")
         w = self.width(a)
+        if self.paired(a):
+            self.put(depth, f"{a.name}_r[k] = {packed};")
+            return
+        if a.name in self.staged:
+            self.put(depth, f"{a.name}_l.store(k * (T * E), {packed}, {left});")
+            return
+        place = self.place(a, "c") if self.fine else f"{a.name}_g + c"
         if a.column == "strided":
-            place = f"{a.name}_g + (i64)c * a.{a.name}_c, a.{a.name}_c"
-            text = f"store_strided<stream, E>({place}, {packed}, {self.left('c')});"
+            step = f"a.{a.name}_c"
+            text = f"store_strided<stream, E>({a.name}_g + (i64)c * {step}, {step}, {packed}, {left});"
         elif self.schedule.exact and w == self.schedule.width:
-            text = f"store<stream, E>({a.name}_g + c, {packed});"
+            text = f"store<stream, E>({place}, {packed});"
+        elif self.schedule.cols % w:
+            text = f"store_ragged<stream, E>({place}, {packed}, {left});"
         else:
-            text = f"store_part<stream, E, {w}>({a.name}_g + c, {packed}, {self.left('c')});"
+            text = f"store_part<stream, E, {w}>({place}, {packed}, {left});"
         self.put(depth, f"if (live) {text}")

@@ -71,7 +71,7 @@ class ClusterPrinter(RowPrinter):
         raw = [(name, self.kernel.access(name).dtype.ctype) for name in self.held]
         return [*raw, *((value, "float") for value in self.kernel.kept)]
 
-    def place(self, name: str) -> str:
+    def spot(self, name: str) -> str:
         return f"{name}_s + (k - H) * {name}_b"
 
     # Loads
@@ -89,9 +89,9 @@ class ClusterPrinter(RowPrinter):
             self.copying = True
             guard = "" if self.schedule.exact else f"if ({place} < cols) "
             text = (
-                f"hold_copy<B, E>({self.place(a.name)}, {a.name}_g + {place});"
+                f"hold_copy<B, E>({self.spot(a.name)}, {a.name}_g + {place});"
                 if self.copied(a)
-                else f"hold<B>({self.place(a.name)}, {self.load_text(a, place)});"
+                else f"hold<B>({self.spot(a.name)}, {self.load_text(a, place)});"
             )
             self.put(depth, "#pragma unroll 4")
             self.put(depth, f"for (int k = H; k < K; ++k) {guard}{text}")
@@ -191,7 +191,7 @@ class ClusterPrinter(RowPrinter):
         if guard:
             self.put(2, "}")
 
-    def step(self, loop: ColumnLoop, depth: int, ragged: bool) -> None:
+    def step(self, loop: ColumnLoop, depth: int, ragged: bool, guard: str = "") -> None:
         vectors: dict[str, str] = {}
         for s in loop.body:
             if isinstance(s, LoadValue):
@@ -199,7 +199,7 @@ class ClusterPrinter(RowPrinter):
             elif isinstance(s, Keep) and self.shared:
                 self.put(depth, f"float {s.value}_q[E];")
             elif isinstance(s, Kept) and self.shared:
-                self.put(depth, f"const vec<float, E> {s.name}_q = held<B, float, E>({self.place(s.name)});")
+                self.put(depth, f"const vec<float, E> {s.name}_q = held<B, float, E>({self.spot(s.name)});")
         self.results(depth, loop)
         self.put(depth, "#pragma unroll")
         self.put(depth, "for (int e = 0; e < E; ++e) {")
@@ -208,7 +208,7 @@ class ClusterPrinter(RowPrinter):
         self.put(depth, "}")
         for s in loop.body:
             if isinstance(s, Keep) and self.shared:
-                self.put(depth, f"hold<B>({self.place(s.value)}, pack<float, E>({s.value}_q));")
+                self.put(depth, f"hold<B>({self.spot(s.value)}, pack<float, E>({s.value}_q));")
         for s in stores(loop.body):
             self.put_store(s, depth)
 
@@ -217,7 +217,7 @@ class ClusterPrinter(RowPrinter):
         if a.name in self.loaded and not self.shared:
             return f"{a.name}_r[k]"
         got = (
-            f"held<B, {a.dtype.ctype}, E>({self.place(a.name)})"
+            f"held<B, {a.dtype.ctype}, E>({self.spot(a.name)})"
             if a.name in self.loaded
             else self.load_text(a, "c")
         )

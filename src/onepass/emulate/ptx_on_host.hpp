@@ -83,16 +83,29 @@ ONEPASS_HOST float ptx_lg2(float x) {
 
 // ---- memory ----
 
-#define ONEPASS_LOADS(kind, path)                                                                          \
-  ONEPASS_HOST u32x4 ptx_load16_##kind(const void* p) { return onepass_get<u32x4>(p, path); }              \
-  ONEPASS_HOST u32x2 ptx_load8_##kind(const void* p) { return onepass_get<u32x2>(p, path); }               \
-  ONEPASS_HOST unsigned ptx_load4_##kind(const void* p) { return onepass_get<unsigned>(p, path); }         \
-  ONEPASS_HOST unsigned ptx_load2_##kind(const void* p) { return onepass_get<unsigned short>(p, path); }   \
-  ONEPASS_HOST unsigned ptx_load1_##kind(const void* p) { return onepass_get<unsigned char>(p, path); }
+#define ONEPASS_LOAD(kind, path, bytes, type, stored)                                                     \
+  ONEPASS_HOST type ptx_load##bytes##_##kind(const void* p) { return onepass_get<stored>(p, path); }      \
+  ONEPASS_HOST type ptx_load##bytes##_##kind##_if(const void* p, bool there) {                            \
+    return there ? ptx_load##bytes##_##kind(p) : type{};                                                  \
+  }
+#define ONEPASS_LOADS(kind, path)                        \
+  ONEPASS_LOAD(kind, path, 16, u32x4, u32x4)             \
+  ONEPASS_LOAD(kind, path, 8, u32x2, u32x2)              \
+  ONEPASS_LOAD(kind, path, 4, unsigned, unsigned)        \
+  ONEPASS_LOAD(kind, path, 2, unsigned, unsigned short)  \
+  ONEPASS_LOAD(kind, path, 1, unsigned, unsigned char)
 ONEPASS_LOADS(stream, read_only_path)
+ONEPASS_LOADS(nearby, read_only_path)
 ONEPASS_LOADS(cached, read_only_path)
 ONEPASS_LOADS(plain, plain_path)
 #undef ONEPASS_LOADS
+#undef ONEPASS_LOAD
+
+// Copies at once: that a text waits for its copies is looked at where it is printed.
+ONEPASS_HOST void ptx_copy16_if(void* to, const void* from, bool there) {
+  if (there) *(u32x4*)to = onepass_get<u32x4>(from, plain_path);
+}
+ONEPASS_HOST void ptx_copies_wait() {}
 
 #define ONEPASS_STORES(kind)                                                                                     \
   ONEPASS_HOST void ptx_store16_##kind(void* p, u32x4 v) { onepass_put(p, v, plain_path); }                      \

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onepass.build import Built
 from onepass.capture.absent import Graph
-from onepass.capture.launch import alignment_of, tiled_alignment
+from onepass.capture.launch import alignment_of, starts_only, tiled_alignment
 from onepass.codegen.emit import emit
 from onepass.emulate import Buffer, LaunchReport, compile_for_host, compile_handwritten
 from onepass.errors import BadLaunch, KernelFault, OnepassError
@@ -217,6 +217,12 @@ def _grid(built: Built, rows: int, extent: int, values: list[int]) -> tuple[int,
         if isinstance(schedule, ClusterSchedule):
             return rows * schedule.blocks, zeros
         return -(-rows // schedule.groups), zeros
+    if isinstance(schedule, FlatSchedule) and schedule.level:
+        masks = alignment_of(fields, accesses, {a.name: schedule.width for a in accesses})
+        wide = extent >= schedule.width and not any(
+            values[i] * by & mask for i, by, mask in starts_only(fields, masks)
+        )
+        return -(-rows * extent // (schedule.threads * schedule.steps * schedule.width)), (int(wide),)
     if isinstance(schedule, FlatSchedule | StreamSchedule | WalkSchedule):
         masks = alignment_of(fields, accesses, {a.name: schedule.width for a in accesses})
         wide = extent % schedule.width == 0 and not any(values[i] * by & mask for i, by, mask in masks)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from onepass.analysis.closeness import floor, typical
 from onepass.build import Built
 from onepass.capture.absent import Generated, Graph, generate
-from onepass.capture.launch import alignment_of, tiled_alignment
+from onepass.capture.launch import alignment_of, starts_only, tiled_alignment
 from onepass.codegen.emit import emit
 from onepass.dtypes import DType
 from onepass.errors import BadUserFile
@@ -338,6 +338,11 @@ def _launch(built: Built) -> text.Launch:
         if isinstance(schedule, ClusterSchedule):
             grid = f"rows * {schedule.blocks}"
         narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
+    elif isinstance(schedule, FlatSchedule) and schedule.level:
+        widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
+        wide = f"extent >= {schedule.width}"
+        per_block = schedule.threads * schedule.steps * schedule.width
+        grid, extras = f"(rows * extent + {per_block - 1}) / {per_block}", {"wide": "wide"}
     elif isinstance(schedule, FlatSchedule):
         widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
         wide = f"extent % {schedule.width} == 0"
@@ -375,6 +380,8 @@ def _launch(built: Built) -> text.Launch:
     masks = alignment_of(fields, kernel.accesses, widths)
     if isinstance(schedule, TiledSchedule):
         masks = tuple(m for side in tiled_alignment(built, schedule) for m in side)
+    if getattr(schedule, "level", False):
+        masks = starts_only(fields, masks)
     return text.Launch(
         kernel=built.source.name,
         block=built.source.block,

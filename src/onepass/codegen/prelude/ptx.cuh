@@ -76,7 +76,8 @@ ONEPASS_DEVICE unsigned long long ptx_evict_last() {
 
 // Global loads. `stream` is read once: it leaves no line in L1. Nobody reads its lines in L2 again either, yet keeping them
 // is quicker (1.5 to 5 % on an H200 from 64 MiB on, 2026-11-30, docs/notes/004): what leaves L2 in their place was written.
-// `cached` is read again by other rows. Both go through the read-only path, so the memory must not be written while the
+// `nearby` is read once, in pieces that share sectors with their neighbours': a line stays in L1 for those.
+// `cached` is read again by other rows. All go through the read-only path, so the memory must not be written while the
 // kernel runs. A policy, where there is one, is a further operand: its place in each text, and itself.
 #define ONEPASS_LOADS(kind, modifier, policy16, policy8, policy1, ...)                                    \
   ONEPASS_DEVICE u32x4 ptx_load16_##kind(const void* p) {                                                 \
@@ -108,11 +109,57 @@ ONEPASS_DEVICE unsigned long long ptx_evict_last() {
   }
 #if __CUDA_ARCH__ >= 800
 ONEPASS_LOADS(stream, ".L1::no_allocate.L2::cache_hint", ", %5", ", %3", ", %2", , "l"(ptx_evict_last()))
+ONEPASS_LOADS(nearby, ".L2::cache_hint", ", %5", ", %3", ", %2", , "l"(ptx_evict_last()))
 #else
 ONEPASS_LOADS(stream, ".L1::no_allocate", "", "", "")
+ONEPASS_LOADS(nearby, "", "", "", "")
 #endif
 ONEPASS_LOADS(cached, ".L1::evict_last", "", "", "")
 #undef ONEPASS_LOADS
+
+// The same where `there`, else zeros. Written as branches, the loads behind one wait for those before it to be used.
+#define ONEPASS_LOADS_IF(kind, modifier, policy16, policy8, policy1, ...)                                 \
+  ONEPASS_DEVICE u32x4 ptx_load16_##kind##_if(const void* p, bool there) {                                \
+    u32x4 r = {0, 0, 0, 0};                                                                               \
+    asm("{\n .reg .pred q;\n setp.ne.u32 q, %5, 0;\n"                                                     \
+        "@q ld.global.nc" modifier ".v4.u32 {%0, %1, %2, %3}, [%4]" policy16 ";\n}"                       \
+        : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w) : "l"(p), "r"((unsigned)there) __VA_ARGS__);         \
+    return r;                                                                                             \
+  }                                                                                                       \
+  ONEPASS_DEVICE u32x2 ptx_load8_##kind##_if(const void* p, bool there) {                                 \
+    u32x2 r = {0, 0};                                                                                     \
+    asm("{\n .reg .pred q;\n setp.ne.u32 q, %3, 0;\n"                                                     \
+        "@q ld.global.nc" modifier ".v2.u32 {%0, %1}, [%2]" policy8 ";\n}"                                \
+        : "+r"(r.x), "+r"(r.y) : "l"(p), "r"((unsigned)there) __VA_ARGS__);                               \
+    return r;                                                                                             \
+  }                                                                                                       \
+  ONEPASS_DEVICE unsigned ptx_load4_##kind##_if(const void* p, bool there) {                              \
+    unsigned r = 0;                                                                                       \
+    asm("{\n .reg .pred q;\n setp.ne.u32 q, %2, 0;\n@q ld.global.nc" modifier ".u32 %0, [%1]" policy1 ";\n}" \
+        : "+r"(r) : "l"(p), "r"((unsigned)there) __VA_ARGS__);                                            \
+    return r;                                                                                             \
+  }                                                                                                       \
+  ONEPASS_DEVICE unsigned ptx_load2_##kind##_if(const void* p, bool there) {                              \
+    unsigned short r = 0;                                                                                 \
+    asm("{\n .reg .pred q;\n setp.ne.u32 q, %2, 0;\n@q ld.global.nc" modifier ".u16 %0, [%1]" policy1 ";\n}" \
+        : "+h"(r) : "l"(p), "r"((unsigned)there) __VA_ARGS__);                                            \
+    return r;                                                                                             \
+  }                                                                                                       \
+  ONEPASS_DEVICE unsigned ptx_load1_##kind##_if(const void* p, bool there) {                              \
+    unsigned r = 0;                                                                                       \
+    asm("{\n .reg .pred q;\n setp.ne.u32 q, %2, 0;\n@q ld.global.nc" modifier ".u8 %0, [%1]" policy1 ";\n}"  \
+        : "+r"(r) : "l"(p), "r"((unsigned)there) __VA_ARGS__);                                            \
+    return r;                                                                                             \
+  }
+#if __CUDA_ARCH__ >= 800
+ONEPASS_LOADS_IF(stream, ".L1::no_allocate.L2::cache_hint", ", %6", ", %4", ", %3", , "l"(ptx_evict_last()))
+ONEPASS_LOADS_IF(nearby, ".L2::cache_hint", ", %6", ", %4", ", %3", , "l"(ptx_evict_last()))
+#else
+ONEPASS_LOADS_IF(stream, ".L1::no_allocate", "", "", "")
+ONEPASS_LOADS_IF(nearby, "", "", "", "")
+#endif
+ONEPASS_LOADS_IF(cached, ".L1::evict_last", "", "", "")
+#undef ONEPASS_LOADS_IF
 
 // Memory that the kernel may also write: ordinary accesses, which the compiler keeps in order.
 ONEPASS_DEVICE u32x4 ptx_load16_plain(const void* p) { return *(const u32x4*)p; }
@@ -120,11 +167,38 @@ ONEPASS_DEVICE u32x2 ptx_load8_plain(const void* p) { return *(const u32x2*)p; }
 ONEPASS_DEVICE unsigned ptx_load4_plain(const void* p) { return *(const unsigned*)p; }
 ONEPASS_DEVICE unsigned ptx_load2_plain(const void* p) { return *(const unsigned short*)p; }
 ONEPASS_DEVICE unsigned ptx_load1_plain(const void* p) { return *(const unsigned char*)p; }
+#define ONEPASS_LOAD_IF(B, R)                                                            \
+  ONEPASS_DEVICE R ptx_load##B##_plain_if(const void* p, bool there) {                   \
+    return there ? ptx_load##B##_plain(p) : R{};                                         \
+  }
+ONEPASS_LOAD_IF(16, u32x4)
+ONEPASS_LOAD_IF(8, u32x2)
+ONEPASS_LOAD_IF(4, unsigned)
+ONEPASS_LOAD_IF(2, unsigned)
+ONEPASS_LOAD_IF(1, unsigned)
+#undef ONEPASS_LOAD_IF
 ONEPASS_DEVICE void ptx_store16_plain(void* p, u32x4 v) { *(u32x4*)p = v; }
 ONEPASS_DEVICE void ptx_store8_plain(void* p, u32x2 v) { *(u32x2*)p = v; }
 ONEPASS_DEVICE void ptx_store4_plain(void* p, unsigned v) { *(unsigned*)p = v; }
 ONEPASS_DEVICE void ptx_store2_plain(void* p, unsigned v) { *(unsigned short*)p = (unsigned short)v; }
 ONEPASS_DEVICE void ptx_store1_plain(void* p, unsigned v) { *(unsigned char*)p = (unsigned char)v; }
+
+// Begins to copy 16 bytes to shared memory, both sides aligned, where `there`; and waits for all such copies of this thread.
+// Other threads see them after a barrier that follows.
+#if __CUDA_ARCH__ >= 800
+ONEPASS_DEVICE void ptx_copy16_if(void* to, const void* from, bool there) {
+  asm volatile("{\n .reg .pred q;\n setp.ne.u32 q, %2, 0;\n"
+               "@q cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %3;\n}"
+               :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"((unsigned)there), "l"(ptx_evict_last())
+               : "memory");
+}
+ONEPASS_DEVICE void ptx_copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#else
+ONEPASS_DEVICE void ptx_copy16_if(void* to, const void* from, bool there) {
+  if (there) *(u32x4*)to = *(const u32x4*)from;
+}
+ONEPASS_DEVICE void ptx_copies_wait() {}
+#endif
 
 // Global stores of what nobody reads soon: first to leave L2, so that inputs stay.
 ONEPASS_DEVICE void ptx_store16_stream(void* p, u32x4 v) {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from onepass.device import Device
 from onepass.ir.kernel import Access, Kernel, StoreValue
+from onepass.plan.schedules.staging import VECTOR_BYTES, Place, ragged, regions
 
 # Threads resident where short rows hold a computed value: a bound of 40 registers, more than the compiler takes on its own
 # for at most 8 elements a lane, and loads are in flight for it; 16 need more.
@@ -23,6 +24,15 @@ LONG_ROW, LONG_SIMPLE_ROW = 2048, 1024
 # So many of a row's places in vectors may lie past its end: 1280 vectors in 1536 places take up to half as long again
 # (note 004, item 12).
 IDLE = 1 / 16
+# Elements of a lane, of rows that no vector divides: 32, and an eighth more so that a few columns more take no more lanes.
+UNIT_ELEMENTS = 36
+# Rows accessed by less than this at a time go through shared memory instead (note 008).
+STAGED_BELOW_BYTES = VECTOR_BYTES
+# Of shared memory that each block's launch takes.
+BLOCK_RESERVED_BYTES = 1024
+# Vectors a lane of the longest rows that registers hold.
+LONGEST = 8
+TOO_LARGE = "too_large: the row does not fit in registers"
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -32,7 +42,7 @@ class RowSchedule:
 
     ``accesses`` is the widest access, in elements, that each tensor's alignment allows. Column c belongs to lane
     (c / width) mod lanes whatever the alignment, the row or the number of rows: the reduction tree depends on these
-    three numbers alone.
+    three numbers alone, and they on the columns and the dtypes.
     """
 
     lanes: int
@@ -43,12 +53,18 @@ class RowSchedule:
     accesses: tuple[int, ...]
     early: bool  # row vectors are loaded before the first reduction, not after the last
     min_blocks: int = 0  # resident on a multiprocessor: bounds a thread's registers; 0 leaves them open
-    shared_bytes: int = 0  # of shared memory that hold computed values; 0 holds them in registers
+    shared_bytes: int = 0  # of shared memory that hold computed values, and staged rows behind them
     depth: int = 0  # vectors in flight of tensors that registers do not hold; 0 leaves that to the compiler
+    staged: tuple[Place | None, ...] = ()  # where in shared memory each tensor's rows go through, if they do
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of shared memory that hold computed values; 0 holds them in registers."""
+        return min((place.at_bytes for place in self.staged if place), default=self.shared_bytes)
 
     @property
     def family(self) -> str:
-        return "row-smem" if self.shared_bytes else "row-warp" if self.lanes <= 32 else "row-block"
+        return "row-smem" if self.kept_bytes else "row-warp" if self.lanes <= 32 else "row-block"
 
     @property
     def threads(self) -> int:
@@ -62,7 +78,8 @@ class RowSchedule:
     def explain(self) -> str:
         return (
             f"{self.lanes} lanes a row, {self.groups} rows a block, {self.steps} vectors of {self.width} a lane, "
-            f"{'computed values in shared memory' if self.shared_bytes else 'row in registers'}"
+            f"{'computed values in shared memory' if self.kept_bytes else 'row in registers'}"
+            f"{', unaligned rows through shared memory' if self.staged else ''}"
         )
 
 
@@ -70,6 +87,17 @@ def vector_width(kernel: Kernel) -> int:
     """Elements of a 16-byte access of the narrowest tensor that is walked along columns; at most 8."""
     sizes = [a.dtype.nbytes for a in kernel.accesses if a.column == "unit"]
     return min(8, 16 // max(2, min(sizes, default=4)))
+
+
+def unit(kernel: Kernel, cols: int, width: int) -> int:
+    """Neighbouring columns that a lane takes at once: as many as divide the row, up to ``width``.
+
+    Rows that no vector divides start anywhere: a vector a lane would be accessed piece by piece, each instruction touching
+    a part of many sectors. Units side by side in a warp fill them. 16-bit elements go in pairs even where rows are odd,
+    which halves the instructions for row vectors.
+    """
+    narrowest = min((a.dtype.nbytes for a in kernel.accesses if a.column == "unit"), default=4)
+    return min(width, max(cols & -cols, 4 // max(2, narrowest), 1))
 
 
 def held_bytes(kernel: Kernel) -> int:
@@ -96,6 +124,9 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     while width > 1 and cols < width * 2:
         width //= 2
     vectors = -(-cols // width)
+    if (taken := unit(kernel, cols, width)) < width:
+        fits = _lanes(vectors, LONGEST)
+        return (_of_units(kernel, cols, taken, device) if fits else []) or TOO_LARGE
     twice = _in_and_out_twice(kernel)
     found = []
     for most in _vectors_a_lane(kernel, vectors):
@@ -122,7 +153,57 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
             found += [replace(plain, shared_bytes=shared, depth=d) for d in (4, 2)]
         # One resident block of 1024 threads bounds a thread to 64 registers with or without being asked to.
         found += [plain, replace(plain, min_blocks=0)] if resident > 1 else [plain]
-    return found or "too_large: the row does not fit in registers"
+    return found or TOO_LARGE
+
+
+def _of_units(kernel: Kernel, cols: int, width: int, device: Device) -> list[RowSchedule]:
+    """For rows that no vector divides, in units of ``width``: through shared memory where it holds them, then directly.
+
+    What is in flight to shared memory takes no registers: a lane has as many elements as 64 registers hold with what is
+    computed of them, and what is done once a row is shared by more of them.
+    """
+    units = -(-cols // width)
+    found = []
+    for elements in (UNIT_ELEMENTS, 2 * UNIT_ELEMENTS, UNIT_ELEMENTS // 2):
+        lanes = _lanes(cols, elements)
+        steps = -(-units // lanes) if lanes else 0
+        if not lanes or steps * width * held_bytes(kernel) > 4 * MOST_REGISTERS:
+            continue
+        threads = max(128, lanes)
+        resident = max(1, (1024 if elements <= UNIT_ELEMENTS else 768) // threads)
+        if _in_and_out_twice(kernel) and lanes >= 256:
+            resident = max(1, 512 // threads)
+        widths = aligned(kernel, cols, width)
+        plain = RowSchedule(lanes, threads // lanes, steps, width, cols, widths, False, resident)
+        bounded = [plain, replace(plain, min_blocks=0)] if resident > 1 else [plain]
+        through = [staged(kernel, s) for s in bounded]
+        found += [s for s in through if s.staged and fits(s, device)] + bounded
+    return found
+
+
+def fits(schedule: RowSchedule, device: Device) -> bool:
+    """Whether a multiprocessor's shared memory holds as many blocks as are meant to be resident."""
+    return max(1, schedule.min_blocks) * (schedule.shared_bytes + BLOCK_RESERVED_BYTES) <= device.shared_bytes
+
+
+def narrower(kernel: Kernel, schedule: RowSchedule, accesses: tuple[int, ...], device: Device) -> RowSchedule:
+    """The same lanes and columns for tensors that leave accesses only so wide."""
+    less = replace(schedule, accesses=accesses)
+    # Rows that did not go through shared memory before take registers for it, which the bound has not left.
+    through = staged(kernel, less if schedule.staged else replace(less, min_blocks=0))
+    return through if through.staged and fits(through, device) else staged(kernel, less, 0)
+
+
+def staged(kernel: Kernel, schedule: RowSchedule, below_bytes: int = STAGED_BELOW_BYTES) -> RowSchedule:
+    """The schedule with rows through shared memory that would be accessed by less than ``below_bytes`` at a time."""
+    at = kept = schedule.kept_bytes
+    places: dict[str, Place] = {}
+    for region in regions(kernel, schedule.cols, schedule.width, schedule.accesses, below_bytes):
+        places |= dict.fromkeys(region.accesses, Place(at, region.nbytes))
+        at += region.nbytes * schedule.groups
+    if not places:
+        return replace(schedule, staged=(), shared_bytes=kept)
+    return replace(schedule, staged=tuple(places.get(a.name) for a in kernel.accesses), shared_bytes=at)
 
 
 def _reads_and_writes(kernel: Kernel) -> tuple[int, int]:
@@ -179,7 +260,8 @@ def aligned(kernel: Kernel, cols: int, width: int) -> tuple[int, ...]:
 
 def _access_width(a: Access, cols: int, width: int, base_bytes: int) -> int:
     w = width
-    numbers = [cols, *a.outer, a.offset, *(a.window or ()), *((a.table[1],) if a.table else ())]
+    ends = [] if ragged(a) else [cols]
+    numbers = [*ends, *a.outer, a.offset, *(a.window or ()), *((a.table[1],) if a.table else ())]
     while w > 1 and (
         (w * a.dtype.nbytes > base_bytes and w * a.dtype.nbytes <= 16)
         or any(isinstance(n, int) and n % w for n in numbers)
