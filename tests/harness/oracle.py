@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -67,7 +68,9 @@ class Oracle:
         self.made: dict[str, Any] = {}
         held: dict[str, torch.Tensor] = {}
         given = [n for n in self.nodes.values() if n.op == "placeholder"]
-        for node, x in zip(given, self.inputs, strict=True):
+        constants = [n for n in self.nodes.values() if n.op == "get_attr"]
+        values = [attrgetter(str(n.target))(self.captured.graph) for n in constants]
+        for node, x in zip((*given, *constants), (*self.inputs, *values), strict=True):
             self.made[node.name] = x.to(x.dtype) if not x.is_floating_point() else x.double()
             if node.name in self.program.tensors:
                 held[node.name] = number(self.program.tensors[node.name], x, {})
