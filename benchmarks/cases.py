@@ -18,6 +18,8 @@ from onepass.dtypes import DTYPES
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 UNIT_ROUNDOFF = {d.short: d.unit_roundoff for d in DTYPES.values()}
 EPS = 1e-5
+# Of the cases that take rows × cols as batch × channels × cols, channels first: KernelBench's number.
+CHANNELS, GROUPS = 64, 8
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -53,6 +55,35 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def channels_first_rms_norm(x: Tensor) -> Tensor:
+    y = _channels(x)
+    return (y / torch.sqrt(y.square().mean(1, True) + EPS)).view(x.shape)
+
+
+def channels_first_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    y = _channels(x)
+    centred = y - y.mean(1, True)
+    normal = centred * torch.rsqrt(centred.square().mean(1, True) + EPS)
+    return (normal * weight[:CHANNELS, None] + bias[:CHANNELS, None]).view(x.shape)
+
+
+def channels_first_softmax(x: Tensor) -> Tensor:
+    return F.softmax(_channels(x), 1).view(x.shape)
+
+
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.group_norm(_channels(x), GROUPS, weight[:CHANNELS], bias[:CHANNELS], EPS).view(x.shape)
+
+
+def channels_last_gelu(x: Tensor) -> Tensor:
+    """Each batch's result as channels × cols of memory, although its elements lie the other way."""
+    return F.gelu(_channels(x).transpose(1, 2), approximate="tanh").contiguous().view(x.shape)
+
+
+def _channels(x: Tensor) -> Tensor:
+    return x.view(-1, CHANNELS, x.shape[-1])
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
@@ -64,6 +95,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         add_rms_norm,
         bias_gelu,
         swiglu,
+        channels_first_rms_norm,
+        channels_first_layer_norm,
+        channels_first_softmax,
+        group_norm,
+        channels_last_gelu,
     )
 }
 
@@ -79,6 +115,7 @@ class Case:
     vectors: int
     roundings: int
     scale: float
+    together: int = 1  # rows that belong together: their number is a multiple of it
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -133,6 +170,9 @@ class Suite:
     contenders: tuple[str, ...]
     acceptance: str
     points: tuple[Point, ...]
+    mean_of: Mapping[str, float] = field(
+        default_factory=dict
+    )  # contender → least factor over it, over all points
 
 
 @cache
@@ -152,7 +192,9 @@ def _file() -> dict[str, Any]:
 def _suite(name: str, fields: Mapping[str, Any]) -> Suite:
     points = [p for group, entry in enumerate(fields["points"]) for p in _points(entry, group)]
     plain = {k: fields[k] for k in ("device", "protocol", "rounds", "acceptance")}
-    return Suite(name=name, contenders=tuple(fields["contenders"]), points=tuple(points), **plain)
+    mean_of = fields.get("mean_of", {})
+    contenders = tuple(fields["contenders"])
+    return Suite(name=name, contenders=contenders, points=tuple(points), mean_of=mean_of, **plain)
 
 
 def _points(entry: Mapping[str, Any], group: int) -> list[Point]:

@@ -66,7 +66,7 @@ class Check:
         unit = self.point.case.roundings * UNIT_ROUNDOFF[self.point.dtype]
         scale = self.point.case.scale
         error_sum = size_sum = outside = not_finite = 0.0
-        for rows in _slabs(exact):
+        for rows in _slabs(exact, self.point.case.together):
             error = (out[rows].double() - exact[rows]).abs()
             size = exact[rows].abs()
             # `not <=` counts a NaN as outside.
@@ -89,15 +89,15 @@ def _exact(point: Point, arguments: list[Tensor]) -> list[Tensor]:
         torch.empty(large[0].shape, dtype=torch.float64, device=large[0].device)
         for _ in range(point.case.writes)
     ]
-    for rows in _slabs(large[0]):
+    for rows in _slabs(large[0], point.case.together):
         result = point.case.function(*(t[rows].double() for t in large), *(v.double() for v in vectors))
         for kept, part in zip(exact, result if isinstance(result, tuple) else (result,), strict=True):
             kept[rows] = part
     return exact
 
 
-def _slabs(tensor: Tensor) -> Iterator[slice]:
-    height = max(1, _SLAB_ELEMENTS // tensor.shape[1])
+def _slabs(tensor: Tensor, together: int) -> Iterator[slice]:
+    height = max(1, _SLAB_ELEMENTS // tensor.shape[1] // together) * together
     for start in range(0, tensor.shape[0], height):
         yield slice(start, start + height)
 

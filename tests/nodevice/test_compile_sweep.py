@@ -26,6 +26,7 @@ from harness.shipping import (
     middle_softmax,
     softmax,
     spills,
+    transposed_gelu,
 )
 from onepass import build as pipeline
 from onepass.plan.choose import candidates
@@ -99,6 +100,7 @@ EACH: dict[str, tuple[Sequence[Any], int]] = {
     "row-cluster": ((layer_norm,), 32768),
     "row-stream": ((layer_norm,), 1 << 20),
     "row-strided": ((middle_softmax,), 64),
+    "tiled": ((transposed_gelu,), 1000),
 }
 
 

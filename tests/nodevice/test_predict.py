@@ -104,11 +104,20 @@ def test_few_long_rows_are_a_launch_a_walk() -> None:
 
 
 def test_a_column_waits_for_memory_step_by_step() -> None:
-    """256 steps, four in flight, each half a microsecond: few threads can't hide it."""
-    built = kernel(lambda x: x.sum(1), torch.empty(2, 256, 64))
+    """2048 steps of 16 lanes, four in flight, each half a microsecond: few threads can't hide it."""
+    built = kernel(lambda x: x.sum(1), torch.empty(2, 2048, 64))
     assert built.schedule.family == "row-strided"
-    assert us(built) == pytest.approx(2.0 + 256 / 4 * 0.5, rel=0.1)
+    assert us(built) == pytest.approx(2.0 + 2048 / 16 / 4 * 0.5, rel=0.1)
     assert us(built, replace(RATES, wait_us=1.0)) > 1.8 * us(built)
+
+
+def test_rows_in_registers_wait_once_and_rows_divided_start_twice() -> None:
+    held = kernel(lambda x: torch.softmax(x, 1), torch.empty(2, 64, 64))
+    assert held.schedule.family == "row-strided"
+    assert us(held, replace(RATES, wait_us=50.0)) == us(held)
+    divided = kernel(lambda x: x.sum(0), torch.empty(1 << 16, 64))
+    one_start = us(divided, replace(RATES, start_us=0.0))
+    assert us(divided) == pytest.approx(one_start + 2 * 2.0)
 
 
 def test_reports_take_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import torch
 
@@ -14,15 +14,20 @@ from onepass.codegen.arguments import Field
 from onepass.codegen.emit import emit
 from onepass.ir.kernel import Access, ReduceRow
 from onepass.ir.symbol import Size, product
-from onepass.plan.choose import kernel_name
-from onepass.plan.schedules import cpu
+from onepass.plan.choose import Schedule, kernel_name
+from onepass.plan.schedules import cpu, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.row_walk import WalkSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.runtime.counters import COUNTERS
+from onepass.runtime.launch_cpu import Work
+from onepass.runtime.launch_cuda import CudaKernel, Grid
 from onepass.runtime.load import cpu_kernel, cuda_kernel
 
 Call = Callable[..., None]
@@ -30,10 +35,14 @@ Call = Callable[..., None]
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """``call(rows, extent, *values)``: ``sizes`` are the first two, values the block's pointers and sizes in order."""
+    """``call(rows, extent, *values)``: ``sizes`` are the first two, values the block's pointers and sizes in order.
+
+    ``at_once(stream, rows, extent, *values)`` does the same on the current CUDA device, sooner; None where it can't be.
+    """
 
     call: Call
     sizes: tuple[Size, Size]
+    at_once: Call | None = None
 
 
 def launch_plan(built: Built) -> LaunchPlan:
@@ -41,40 +50,27 @@ def launch_plan(built: Built) -> LaunchPlan:
     if isinstance(built.schedule, CpuSchedule):
         return LaunchPlan(_cpu(built), (rows, cpu.pieces_extent(built.kernel)))
     extent = built.kernel.inner if built.kernel.axis == "inner" else built.kernel.cols
-    return LaunchPlan(_cuda(built), (rows, extent))
+    call = _cuda(built)
+    return LaunchPlan(call, (rows, extent), _at_once(built, call))
 
 
 def _cpu(built: Built) -> Call:
     """Packs a call's block and runs it over threads."""
-    kernel, source = built.kernel, built.source
-    chunk = cpu.chunk(kernel)
-    sized = [f for f in source.block if f.kind != "extra"]
-    gathers = any(f.name == "error" for f in source.block)
-    pack = struct.Struct(f"{len(source.block)}q").pack
-    kept = len(kernel.kept)
-    element_bytes = built.traffic.bytes / max(1, built.elements)
-    run = cpu_kernel(source).run
-    inner = kernel.axis == "inner"
-    cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
-
-    def launch(rows: int, extent: int, *values: int) -> None:
-        chunks = -(-extent // chunk) if chunk else 1
-        items = rows * chunks
-        if items == 0:
-            return
-        cols = values[cols_at]
-        scratch = kept * 4 * (cols * (cpu.LANES if inner else 1) + 63 & ~63)
-        item_bytes = int(element_bytes * (cols * chunk if inner else chunk or cols)) + 1
-        COUNTERS.launched += 1
-        if not gathers:
-            run(pack(*values, chunks, chunk), items, item_bytes, scratch)
-            return
-        error = (ctypes.c_longlong * 1)()
-        run(pack(*values, chunks, chunk, ctypes.addressof(error)), items, item_bytes, scratch)
-        if error[0]:
-            raise IndexError("index out of range in self")
-
-    return launch
+    kernel, block = built.kernel, built.source.block
+    sized = [f for f in block if f.kind != "extra"]
+    inner, chunk = kernel.axis == "inner", cpu.chunk(kernel)
+    return cpu_kernel(built.source).at_work(
+        Work(
+            values=len(sized),
+            cols_at=next(i for i, f in enumerate(sized) if f.name == "cols"),
+            chunk=chunk,
+            whole_rows=inner or not chunk,
+            lanes=cpu.LANES if inner else 1,
+            kept_bytes=4 * len(kernel.kept),
+            element_bytes=built.traffic.bytes / max(1, built.elements),
+            gathers=any(f.name == "error" for f in block),
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -109,9 +105,14 @@ def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[s
             mask = min(16, widths[a.name] * size) - 1
             if f.name == a.name:
                 masks.append((i, 1, mask))
-            elif f.name.startswith(f"{a.name}_o") or f.name == f"{a.name}_t":
+            elif f.name.startswith((f"{a.name}_o", f"{a.name}_b")) or f.name in (
+                f"{a.name}_t",
+                f"{a.name}_r",
+            ):
                 masks.append((i, size, mask))
-    return _Alignment(tuple(m for m in masks if m[2] > 0))
+            elif f.name == "inner":
+                masks.append((i, 1, widths[a.name] - 1))
+    return _Alignment(tuple(dict.fromkeys(m for m in masks if m[2] > 0)))
 
 
 def _cuda(built: Built) -> Call:
@@ -124,16 +125,144 @@ def _cuda(built: Built) -> Call:
         return _flat(built, schedule, fields, index)
     if isinstance(schedule, StreamSchedule):
         return _stream(built, schedule, fields, index)
+    if isinstance(schedule, TiledSchedule):
+        return _tiled(built, schedule, fields, index)
+    if isinstance(schedule, SerialSchedule):
+        return _serial(built, schedule, index)
+    if isinstance(schedule, WalkSchedule):
+        return _walk(built, schedule, fields, index)
     assert isinstance(schedule, StridedSchedule)
+    return _strided(built, schedule, fields, index)
+
+
+def _walk(built: Built, schedule: WalkSchedule, fields: list[Field], index: int) -> Call:
+    kernel, width = built.kernel, schedule.width
+    run = cuda_kernel(built.source, built.device.arch, schedule.threads)
+    wide = _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
+    pieces_at = next(i for i, f in enumerate(fields) if f.name == ("run" if kernel.blocks else "cols"))
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows and extent:
+            COUNTERS.launched += 1
+            run(rows, index, (*values, values[pieces_at] % width == 0 and wide.holds(values)))
+
+    return launch
+
+
+def _serial(built: Built, schedule: SerialSchedule, index: int) -> Call:
     threads = schedule.threads
     run = cuda_kernel(built.source, built.device.arch, threads)
 
-    def strided(rows: int, extent: int, *values: int) -> None:
+    def launch(rows: int, extent: int, *values: int) -> None:
         if rows * extent:
             COUNTERS.launched += 1
             run(-(-rows * extent // threads), index, values)
 
-    return strided
+    return launch
+
+
+def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index: int) -> Call:
+    """The kernel for the widest vectors that a call's tensors allow, once or, where rows are divided, once a loop."""
+    kernel = built.kernel
+    cols_at = next(i for i, f in enumerate(fields) if f.name == "cols")
+    reductions = sum(isinstance(s, ReduceRow) for s in kernel.stages)
+
+    @cache
+    def aligned(width: int) -> _Alignment:
+        return _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
+
+    @cache
+    def of(width: int, whole: bool) -> tuple[StridedSchedule, Call]:
+        made = row_strided.fitted(kernel, schedule, width) if width < schedule.width else schedule
+        if whole and made.parts != 1:
+            made = row_strided.undivided(kernel, made)
+        source = built.source
+        if made != schedule:
+            source = emit(kernel, made, kernel_name(made, built.cluster))
+        return made, cuda_kernel(source, built.device.arch, made.threads)
+
+    of(schedule.width, False)  # loaded before the first call
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows * extent == 0:
+            return
+        width, cols = schedule.width, values[cols_at]
+        while not aligned(width).holds(values):
+            width //= 2
+        parts = schedule.parts or row_strided.parts_of(kernel, cols, extent, built.device)
+        made, run = of(width, parts == 1)
+        tiles, blocks = made.tiles(extent), made.blocks(rows, extent)
+        if parts == 1:
+            COUNTERS.launched += 1
+            run(blocks, index, (*values, tiles))
+            return
+        partials = scratch(reductions * rows * parts * extent, built.cluster.device)
+        for number in range(row_strided.launches(kernel)):
+            COUNTERS.launched += 1
+            divided = parts if number < len(kernel.loops) else 1
+            extras = (tiles, partials.data_ptr(), parts, -(-cols // parts), number)
+            run(blocks * divided, index, (*values, *extras))
+
+    return launch
+
+
+def tiled_alignment(
+    built: Built, schedule: TiledSchedule
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]:
+    """Which values must be multiples, as `alignment_of` says it: for vectors along the columns, and across them."""
+    kernel, down = built.kernel, schedule.down
+    fields = [f for f in built.source.block if f.kind != "extra"]
+    places = {f.name: i for i, f in enumerate(fields)}
+    over = tiled.turned(kernel, down)
+    straight, upright = (
+        [(places["cols"], 1, schedule.width - 1)],
+        [(places[f"n{down}"], 1, schedule.height - 1)],
+    )
+    for a in kernel.accesses:
+        size = a.dtype.nbytes
+        strides = [f"{a.name}_o{k}" for k in range(len(kernel.outer)) if k != down]
+        if a.column == "unit":
+            mask = min(16, schedule.width * size) - 1
+            straight += [(places[n], size, mask) for n in (*strides, f"{a.name}_o{down}")] + [
+                (places[a.name], 1, mask)
+            ]
+        elif a in over:
+            mask = min(16, schedule.height * size) - 1
+            upright += [(places[n], size, mask) for n in (*strides, f"{a.name}_c")] + [
+                (places[a.name], 1, mask)
+            ]
+    return tuple(m for m in straight if m[2] > 0), tuple(m for m in upright if m[2] > 0)
+
+
+def _tiled(built: Built, schedule: TiledSchedule, fields: list[Field], index: int) -> Call:
+    """The kernel for the widest vectors on both sides that a call's tensors allow."""
+    down_at = next(i for i, f in enumerate(fields) if f.name == f"n{schedule.down}")
+
+    @cache
+    def of(made: TiledSchedule) -> tuple[_Alignment, _Alignment, Call]:
+        source = built.source
+        if made != schedule:
+            source = emit(built.kernel, made, kernel_name(made, built.cluster))
+        straight, upright = tiled_alignment(built, made)
+        run = cuda_kernel(source, built.device.arch, made.threads)
+        return _Alignment(straight), _Alignment(upright), run
+
+    of(schedule)  # loaded before the first call
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows * extent == 0:
+            return
+        made = schedule
+        while not of(made)[0].holds(values):
+            made = replace(made, width=made.width // 2)
+        while not of(made)[1].holds(values):
+            made = replace(made, height=made.height // 2)
+        down = values[down_at]
+        tiles_down, tiles = made.tiles(down, extent)
+        COUNTERS.launched += 1
+        of(made)[2](rows // down * tiles_down * tiles, index, (*values, tiles_down, tiles))
+
+    return launch
 
 
 def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:
@@ -222,3 +351,35 @@ def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Fie
         kernel_for(-(-rows // groups) * shared_by, index, (*values, 0))
 
     return launch
+
+
+def _at_once(built: Built, otherwise: Call) -> Call | None:
+    """A launch in one call of compiled code, which leaves to ``otherwise`` what it can't do."""
+    schedule: Any = built.schedule
+    grid = _grid(schedule)
+    if grid is None:
+        return None
+    accesses = built.kernel.accesses
+    shared_bytes = schedule.shared_bytes if isinstance(schedule, RowSchedule) else 0
+    kernel = cuda_kernel(built.source, built.device.arch, schedule.threads, shared_bytes)
+    if not isinstance(kernel, CudaKernel):
+        return None
+    if isinstance(schedule, RowSchedule):
+        widths = dict(zip((a.name for a in accesses), schedule.accesses, strict=True))
+    else:
+        widths = dict.fromkeys((a.name for a in accesses), grid.width)
+    fields = [f for f in built.source.block if f.kind != "extra"]
+    return kernel.at_once(grid, len(fields), _alignment(fields, accesses, widths).masks, otherwise)
+
+
+def _grid(schedule: Schedule) -> Grid | None:
+    """The formulas above, for compiled code; None for a schedule that has others."""
+    if isinstance(schedule, RowSchedule):
+        return Grid(schedule.groups, "rows", extras="zero", aligned_only=True)
+    if isinstance(schedule, FlatSchedule):
+        return Grid(schedule.threads * schedule.steps, "elements", schedule.width, "vectors")
+    if isinstance(schedule, StreamSchedule):
+        return Grid(1, "rows", schedule.width, "wide")
+    if isinstance(schedule, StridedSchedule):
+        return Grid(schedule.threads, "elements")
+    return None

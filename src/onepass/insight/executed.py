@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from onepass.build import Built
 from onepass.capture.absent import Graph
-from onepass.capture.launch import alignment_of
+from onepass.capture.launch import alignment_of, tiled_alignment
+from onepass.codegen.emit import emit
 from onepass.emulate import Buffer, LaunchReport, compile_for_host, compile_handwritten
 from onepass.errors import BadLaunch, KernelFault, OnepassError
 from onepass.insight.bench import copied, memory_of
@@ -21,7 +22,11 @@ from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule, undivided
+from onepass.plan.schedules.row_walk import WalkSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 
 # Blocks of a generated kernel that are run: all do the same but the last, and the emulator takes its time.
 BLOCKS = 4
@@ -165,6 +170,9 @@ def of_built(built: Built, graph: Graph) -> Executed:
     values = [known(f.size) + (memory[f.tensor].data_ptr() if f.kind == "pointer" else 0) for f in fields]
     rows = known(product(built.kernel.outer))
     extent = known(built.kernel.inner if built.kernel.axis == "inner" else built.kernel.cols)
+    if isinstance(built.schedule, StridedSchedule) and built.schedule.parts != 1:
+        one = undivided(built.kernel, built.schedule)  # whose first blocks take the same instructions
+        built = replace(built, schedule=one, source=emit(built.kernel, one, built.source.name))
     blocks, extras = _grid(built, rows, extent, values)
     run = min(blocks, BLOCKS)
     if isinstance(built.schedule, ClusterSchedule):
@@ -209,14 +217,27 @@ def _grid(built: Built, rows: int, extent: int, values: list[int]) -> tuple[int,
         if isinstance(schedule, ClusterSchedule):
             return rows * schedule.blocks, zeros
         return -(-rows // schedule.groups), zeros
-    if isinstance(schedule, FlatSchedule | StreamSchedule):
+    if isinstance(schedule, FlatSchedule | StreamSchedule | WalkSchedule):
         masks = alignment_of(fields, accesses, {a.name: schedule.width for a in accesses})
         wide = extent % schedule.width == 0 and not any(values[i] * by & mask for i, by, mask in masks)
+        if isinstance(schedule, WalkSchedule):
+            return rows, (int(wide),)
         if isinstance(schedule, StreamSchedule):
             return rows, (0, -1, 1, -(-extent // schedule.part), int(wide))  # all walks in one launch
         vectors = extent // schedule.width if wide else extent
         return -(-rows * vectors // (schedule.threads * schedule.steps)), (vectors, int(wide))
-    return -(-rows * extent // schedule.threads), ()
+    if isinstance(schedule, TiledSchedule):
+        for masks in tiled_alignment(built, schedule):
+            _aligned(built, masks, values)
+        down = values[next(i for i, f in enumerate(fields) if f.name == f"n{schedule.down}")]
+        tiles = schedule.tiles(down, extent)
+        return rows // down * math.prod(tiles), tiles
+    if isinstance(schedule, SerialSchedule):
+        return -(-rows * extent // schedule.threads), ()
+    assert isinstance(schedule, StridedSchedule)
+    widths = {a.name: schedule.width for a in accesses}
+    _aligned(built, alignment_of(fields, accesses, widths), values)
+    return schedule.blocks(rows, extent), (schedule.tiles(extent),)
 
 
 def _aligned(built: Built, masks: tuple[tuple[int, int, int], ...], values: list[int]) -> None:

@@ -7,7 +7,7 @@ import inspect
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,25 @@ from torch.utils._pytree import tree_leaves
 from onepass.analysis.closeness import floor, typical
 from onepass.build import Built
 from onepass.capture.absent import Generated, Graph, generate
-from onepass.capture.launch import alignment_of
+from onepass.capture.launch import alignment_of, tiled_alignment
+from onepass.codegen.emit import emit
 from onepass.dtypes import DType
 from onepass.errors import BadUserFile
 from onepass.insight import export_text as text
 from onepass.insight.bench import share_of
 from onepass.insight.wide import in_float64, is_narrow
+from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule, undivided
+from onepass.plan.schedules.row_walk import WalkSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.runtime.disassemble import how_to_get, tool
+from onepass.runtime.load import binary
 from onepass.runtime.nvrtc import compile_cubin
 
 # Rows of the test's inputs: several blocks, and no multiple of the rows in one.
@@ -220,7 +227,23 @@ def _whole(file: str, name: str, made: Generated) -> Made:
             f"`{name}` does not become kernels entirely: {said}",
             "Export the part around it as a function.",
         )
+    graph.plan = replace(graph.plan, items=tuple(map(_one_launch, graph.plan.items)))
     return made, graph
+
+
+def _one_launch(item: Built | Call) -> Built | Call:
+    """The same kernel in one launch: a launcher of one's own has no memory for the parts of divided rows."""
+    if (
+        not isinstance(item, Built)
+        or not isinstance(item.schedule, StridedSchedule)
+        or item.schedule.parts == 1
+    ):
+        return item
+    schedule = undivided(item.kernel, item.schedule)
+    source = emit(item.kernel, schedule, item.source.name)
+    return replace(
+        item, schedule=schedule, source=source, resources=binary(source, item.device.arch).resources
+    )
 
 
 def _arguments(file: str, name: str, graph: Graph, names: Mapping[str, str]) -> tuple[Argument, ...]:
@@ -328,10 +351,30 @@ def _launch(built: Built) -> text.Launch:
         parts = f"(extent + {schedule.part - 1}) / {schedule.part}"
         grid = "rows"
         extras = {"partial": "0", "only": "-1", "blocks": "1", "each": parts, "wide": "wide"}
+    elif isinstance(schedule, TiledSchedule):
+        tiles_down = f"((a.n{schedule.down} + {schedule.tall - 1}) / {schedule.tall})"
+        tiles = f"((extent + {schedule.wide - 1}) / {schedule.wide})"
+        grid = f"rows / (a.n{schedule.down} ? a.n{schedule.down} : 1) * {tiles_down} * {tiles}"
+        extras = {"tiles_down": tiles_down, "tiles": tiles}
+        narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
+    elif isinstance(schedule, WalkSchedule):
+        widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
+        wide = f"{'a.run' if kernel.blocks else 'extent'} % {schedule.width} == 0"
+        grid, extras = "rows", {"wide": "wide"}
+    elif isinstance(schedule, SerialSchedule):
+        threads = schedule.threads
+        grid, extras = f"(rows * extent + {threads - 1}) / {threads}", {}
     else:
-        grid, extras = f"(rows * extent + {schedule.threads - 1}) / {schedule.threads}", {}
+        assert isinstance(schedule, StridedSchedule)
+        widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
+        tile = schedule.across * schedule.width
+        tiles = f"((extent + {tile - 1}) / {tile})"
+        grid, extras = f"(rows + {schedule.groups - 1}) / {schedule.groups} * {tiles}", {"tiles": tiles}
+        narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
     fields = [f for f in built.source.block if f.kind != "extra"]
     masks = alignment_of(fields, kernel.accesses, widths)
+    if isinstance(schedule, TiledSchedule):
+        masks = tuple(m for side in tiled_alignment(built, schedule) for m in side)
     return text.Launch(
         kernel=built.source.name,
         block=built.source.block,

@@ -24,16 +24,17 @@ from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
-from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule, launches, parts_of
+from onepass.plan.schedules.row_walk import WalkSchedule
+from onepass.plan.schedules.tiled import TiledSchedule
 
 # Lane instructions to find a place: of a division (32 bits, the prelude's `divide`), of a stride times a position, and of
 # the same in a loop of 64-bit positions, with the loop's own.
 DIVISION, STRIDE, LOOPED_STRIDE = 30, 4, 12
 # Cycles an instruction of a warp that is alone: each of its datapaths has 16 lanes.
 CYCLES_ALONE = 2
-# Elements of a column that a thread has in flight: that loop is unrolled by four. Of a row's vectors it is one.
-IN_FLIGHT = 4
 # The share of the last cache that rows may fill and be found there again: the rest holds what is written.
 KEPT_SHARE = 0.5
 # Of a card whose last cache is not in the table: an A100's.
@@ -129,7 +130,7 @@ class _Walk:
     index_instructions: int  # a thread
     loops: int = 1  # walks over a row that is not held
     row_bytes: int = 0  # read, of the rows of a block
-    launches: int = 1
+    launches: int = 1  # one after the other
 
 
 def _walk(
@@ -159,7 +160,7 @@ def _walk(
         blocks = rows * shared_by
         read = work.read_bytes // blocks
         instructions = place + walked * each * schedule.steps * tensors * STRIDE
-        launches = walked if shared_by > 1 else 1
+        started = walked if shared_by > 1 else 1
         return _Walk(
             blocks * schedule.lanes,
             blocks,
@@ -168,17 +169,41 @@ def _walk(
             instructions,
             reads,
             read,
-            launches,
+            started,
         )
     loops = len(kernel.loops)
-    assert isinstance(schedule, StridedSchedule)
+    if isinstance(schedule, WalkSchedule):
+        trips = loops * math.ceil(cols / schedule.lanes / schedule.width)
+        read = work.read_bytes // rows
+        instructions = place + trips * tensors * STRIDE
+        return _Walk(rows * schedule.lanes, rows, schedule.lanes, trips, instructions, loops, read)
+    if isinstance(schedule, TiledSchedule):
+        down = max(1, number(kernel.outer[schedule.down], hints))
+        blocks = rows // down * math.prod(schedule.tiles(down, cols))
+        vectors = schedule.tall * schedule.wide // schedule.threads // min(schedule.height, schedule.width)
+        return _Walk(
+            blocks * schedule.threads, blocks, schedule.threads, 1, place + vectors * tensors * STRIDE
+        )
     inner = max(1, number(kernel.inner, hints))
-    threads = rows * inner
-    blocks = -(-threads // schedule.threads)
-    trips = loops * math.ceil(cols / IN_FLIGHT)
+    if isinstance(schedule, SerialSchedule):
+        blocks = -(-rows * inner // schedule.threads)
+        instructions = place + loops * cols * tensors * LOOPED_STRIDE
+        read = work.read_bytes // max(1, blocks)
+        return _Walk(
+            blocks * schedule.threads, blocks, schedule.threads, loops * cols, instructions, loops, read
+        )
+    assert isinstance(schedule, StridedSchedule)
+    parts = schedule.parts or parts_of(kernel, cols, inner, device)
+    blocks = schedule.blocks(rows, inner) * parts
+    vectors = math.ceil(cols / schedule.lanes / parts)  # a thread, in each loop
+    trips = 1 if schedule.held else loops * math.ceil(vectors / schedule.steps)
+    instructions = place + loops * vectors * tensors * LOOPED_STRIDE
     read = work.read_bytes // max(1, blocks)
-    instructions = place + loops * cols * tensors * LOOPED_STRIDE
-    return _Walk(threads, blocks, schedule.threads, trips, instructions, loops, read)
+    reads = 1 if schedule.held else loops
+    started = launches(kernel) if schedule.parts != 1 else 1
+    return _Walk(
+        blocks * schedule.threads, blocks, schedule.threads, trips, instructions, reads, read, started
+    )
 
 
 def _resident(schedule: Schedule, walk: _Walk, device: Device, resources: Resources | None) -> int:
