@@ -336,7 +336,7 @@ def _launch(built: Built) -> text.Launch:
         groups = schedule.groups if isinstance(schedule, RowSchedule) else 1
         grid, extras = f"(rows + {groups - 1}) / {groups}", {"zero": "0"}
         if isinstance(schedule, ClusterSchedule):
-            grid = f"rows * {schedule.blocks}"
+            grid = f"rows * {schedule.blocks}" if schedule.blocks > 1 else "rows"
         narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
     elif isinstance(schedule, FlatSchedule) and schedule.level:
         widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
