@@ -13,7 +13,7 @@ from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
-from onepass.plan.spaces import Layout
+from onepass.plan.spaces import Layout, turned
 
 Schedule = CpuSchedule | FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule | TiledSchedule
 Candidate = tuple[Kernel, Schedule]
@@ -33,7 +33,7 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return made if isinstance(made, str) else [*first, *((held, s) for s in made)]
     walked = lower(cluster, layout, hold=False)
     assert not isinstance(walked, str)
-    found: list[Candidate] = []
+    found: list[Candidate] = _across(cluster, layout, device)
     reasons = []
     for kernel, tried in (
         (held, row.schedules(held, device)),
@@ -46,6 +46,19 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         else:
             found += [(kernel, s) for s in tried]
     return found or "; ".join(reasons)
+
+
+def _across(cluster: Cluster, layout: Layout, device: Device) -> list[Candidate]:
+    """Of rows that run across memory: neighbouring threads take neighbouring rows."""
+    across = turned(layout)
+    if across is None:
+        return []
+    found: list[Candidate] = []
+    for hold, schedules in ((True, row_strided.held), (False, row_strided.walked)):
+        kernel = lower(cluster, across, hold)
+        tried = kernel if isinstance(kernel, str) else schedules(kernel, device, rows=True)
+        found += [] if isinstance(tried, str) or isinstance(kernel, str) else [(kernel, s) for s in tried]
+    return found
 
 
 def kernel_name(schedule: Schedule, cluster: Cluster) -> str:
