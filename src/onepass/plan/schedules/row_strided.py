@@ -97,7 +97,9 @@ def held(kernel: Kernel, device: Device, rows: bool = False) -> list[StridedSche
     if lanes > MOST_LANES:
         return "too_large: the reduced dimension does not fit in registers"
     made = fitted(kernel, StridedSchedule(lanes, 1, 1, -(-cols // lanes), 1, True), access_width(kernel))
-    if made.across * made.width * _narrowest(kernel) < SEGMENT_BYTES // 2 and made.tiles(_inner(kernel)) > 1:
+    segment_bytes = made.across * made.width * _narrowest(kernel)
+    crowded = made.lanes * _most_across(kernel, made.width) > MOST_THREADS
+    if segment_bytes < SEGMENT_BYTES // 2 and crowded and made.tiles(_inner(kernel)) > 1:
         return "too_large: blocks that hold the reduced dimension are too narrow"
     resident = (RESIDENT_COMPUTED if kernel.kept else RESIDENT) // made.threads
     bounds = dict.fromkeys((resident, min(resident, RESIDENT_COMPUTED // made.threads), 0))
@@ -105,7 +107,7 @@ def held(kernel: Kernel, device: Device, rows: bool = False) -> list[StridedSche
 
 
 def walked(kernel: Kernel, device: Device, rows: bool = False) -> list[StridedSchedule] | str:
-    """The schedule for a reduced dimension of any length. ``rows``: as `held` says."""
+    """Schedules for a reduced dimension of any length. ``rows``: as `held` says."""
     if kernel.axis != "inner":
         return "the reduction has no inner dimension"
     nominal = vector_width(kernel) if rows else nominal_width(kernel)
@@ -120,7 +122,9 @@ def walked(kernel: Kernel, device: Device, rows: bool = False) -> list[StridedSc
     if not rows and isinstance(kernel.cols, int) and isinstance(kernel.inner, int):
         parts = parts_of(kernel, kernel.cols, kernel.inner, device)
     made = StridedSchedule(lanes, 1, 1, steps, 1, False, _levels(kernel, lanes, parts), parts)
-    return [fitted(kernel, made, access_width(kernel))]
+    made = fitted(kernel, made, access_width(kernel))
+    # Left alone the compiler aims at 32 registers where it comes near, and may spill a value for it.
+    return [made, replace(made, min_blocks=RESIDENT // made.threads)]
 
 
 def fitted(kernel: Kernel, schedule: StridedSchedule, width: int) -> StridedSchedule:
