@@ -170,6 +170,9 @@ class Suite:
     contenders: tuple[str, ...]
     acceptance: str
     points: tuple[Point, ...]
+    mean_of: Mapping[str, float] = field(
+        default_factory=dict
+    )  # contender → least factor over it, over all points
 
 
 @cache
@@ -189,7 +192,9 @@ def _file() -> dict[str, Any]:
 def _suite(name: str, fields: Mapping[str, Any]) -> Suite:
     points = [p for group, entry in enumerate(fields["points"]) for p in _points(entry, group)]
     plain = {k: fields[k] for k in ("device", "protocol", "rounds", "acceptance")}
-    return Suite(name=name, contenders=tuple(fields["contenders"]), points=tuple(points), **plain)
+    mean_of = fields.get("mean_of", {})
+    contenders = tuple(fields["contenders"])
+    return Suite(name=name, contenders=contenders, points=tuple(points), mean_of=mean_of, **plain)
 
 
 def _points(entry: Mapping[str, Any], group: int) -> list[Point]:

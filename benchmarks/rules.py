@@ -83,11 +83,18 @@ def verdicts(all_measured: Sequence[Measured]) -> list[Verdict]:
     for m in all_measured:
         groups.setdefault((m.point.case.name, m.point.group), []).append(m)
     for (name, _), members in groups.items():
-        for other, wanted in members[0].point.targets.mean_of.items():
-            ratios = [m.ratio("onepass", other) for m in members if {"onepass", other} <= m.us.keys()]
-            if ratios:
-                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-                found.append(Verdict(f"{name}, geometric mean", f"× {other}", wanted, mean))
+        found += mean_verdicts(name, members, members[0].point.targets.mean_of)
+    return found
+
+
+def mean_verdicts(subject: str, members: Sequence[Measured], mean_of: Mapping[str, float]) -> list[Verdict]:
+    """What was asked of the geometric mean over points."""
+    found = []
+    for other, wanted in mean_of.items():
+        ratios = [m.ratio("onepass", other) for m in members if {"onepass", other} <= m.us.keys()]
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            found.append(Verdict(f"{subject}, geometric mean", f"× {other}", wanted, mean))
     return found
 
 

@@ -17,7 +17,7 @@ from cases import Point, Suite, suites
 from measure import ROOF, Measured, forget, measure, warm
 from onepass.runtime.timer import keep_allocator_warm
 from record import ROOT, Machine, merge, rows_of, slug, write_lines
-from rules import verdicts, voids
+from rules import mean_verdicts, verdicts, voids
 
 # Some minutes: a suite must end on machines that are had for ten at a time.
 BUDGET_S = 450.0
@@ -180,7 +180,8 @@ class Run:
     def report(self) -> int:
         """Print what was found and what was asked; 0 when all was measured, counts and holds, else 1."""
         missing = [p for p in self.suite.points if p not in self.void]
-        found = verdicts(list(self.good.values()))
+        good = list(self.good.values())
+        found = [*verdicts(good), *mean_verdicts("all points", good, self.suite.mean_of)]
         failed = [v for v in found if not v.holds]
         print("\nGB/s of ideal bytes, share of the roof; onepass against the fastest other")
         for m in self.good.values():

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from onepass.capture.options import KEYS, MODES
 from onepass.dtypes import DTYPES
-from onepass.ops.composite import COMPOSITES
-from onepass.ops.elementwise import ELEMENTWISE
 from onepass.ops.reduce import REDUCTIONS
-from onepass.ops.table import COMPUTE_BOUND, LEFT, VIEWS
+from onepass.ops.table import COMPOSITES, COMPUTE_BOUND, LEFT, OPS, VIEWS
 from onepass.settings import SETTINGS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -41,14 +39,15 @@ def _ops() -> str:
     storage = ", ".join(f"{d.short} ({d.nbytes} B)" for d in DTYPES.values())
     return _page(
         "Ops",
-        f"What kernels are made of. Elements are stored as {storage}; kernels compute in fp32. Anything else, float64 "
-        "and complex numbers among it, stays with PyTorch.",
+        f"What kernels are made of. Elements are stored as {storage}; kernels compute in fp32, in float64 "
+        "where PyTorch does, and in 64-bit integers whose results wrap as the dtype does. Anything else, complex numbers "
+        "among it, stays with PyTorch.",
         "## Element-wise\n\nOne statement in a kernel each. FLOPs are those that arithmetic intensity counts.",
         _table(
             ("op", "ATen", "meaning", "FLOPs", "source"),
-            ((f"`{op.name}`", _names(op.aten), op.doc, op.flops, op.source) for op in ELEMENTWISE),
+            ((f"`{op.name}`", _names(op.aten), op.doc, op.flops, op.source) for op in OPS.values()),
         ),
-        "## Reductions\n\nAlong neighbouring dimensions, in fp32.",
+        "## Reductions\n\nAlong neighbouring dimensions, in fp32, float64 or 64-bit integers.",
         _table(
             ("op", "meaning", "identity", "source"),
             ((f"`{op.name}`", op.doc, f"`{op.identity}`", op.source) for op in REDUCTIONS),

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import onepass.functional as OF
 from onepass import nn as onn
@@ -235,3 +237,93 @@ def test_a_failing_capture_is_tried_once_for_a_kind(monkeypatch: pytest.MonkeyPa
     with pytest.warns(LeftToPyTorch):
         function(torch.randn(2, 8), 2.0)
     assert len(tried) == 2
+
+
+# What is looked up by sizes alone, once arguments were seen, and checked by one guard
+
+
+class Watch(TorchDispatchMode):
+    """Counts the ops that PyTorch is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+# What is different from fp32 tensors of 3 × 4 that were seen: how the call goes, and kernels it launches.
+Changed = tuple[Callable[[Callable[..., Any], Tensor, Tensor], Any], int]
+CHANGED: dict[str, Changed] = {
+    "nothing": (lambda f, x, w: f(x, w), 1),
+    "dtype": (lambda f, x, w: f(x.bfloat16(), w.bfloat16()), 1),
+    "strides": (lambda f, x, w: f(x.t().contiguous().t(), w), 1),
+    "expanded": (lambda f, x, w: f(x[:1].expand(3, 4), w), 1),
+    "negated when read": (lambda f, x, w: f(torch.complex(x, x).conj().imag, w), 0),
+    "inference mode": (lambda f, x, w: _within(torch.inference_mode(), f, x, w), 1),
+    "a tensor made in inference mode": (
+        lambda f, x, w: f(_within(torch.inference_mode(), torch.clone, x), w),
+        1,
+    ),
+    "a parameter, without gradients": (lambda f, x, w: f(x, torch.nn.Parameter(w)), 1),
+    "gradients": (lambda f, x, w: _within(torch.enable_grad(), f, x, w.detach().requires_grad_()), 0),
+    "autocast": (lambda f, x, w: _within(torch.autocast("cpu", torch.bfloat16), f, x, w), 1),
+    "a dispatch mode": (lambda f, x, w: _within(Watch(), f, x, w), 0),
+    "a function mode": (lambda f, x, w: _within(Functions(), f, x, w), 0),
+    "vmap over rows": (lambda f, x, w: torch.vmap(f, (0, None))(x.expand(2, 3, 4), w), 0),
+    "inside a vmap, not mapped": (lambda f, x, w: torch.vmap(lambda _: f(x, w))(x), 0),
+    "functionalized": (lambda f, x, w: torch.func.functionalize(f)(x, w), 0),
+    "traced by the JIT": (lambda f, x, w: torch.jit.trace(f, (x, w), check_trace=False)(x, w), 0),
+    "traced by make_fx": (lambda f, x, w: fx.experimental.proxy_tensor.make_fx(f)(x, w)(x, w), 0),
+}
+
+
+def _within(manager: Any, f: Callable[..., Any], *given: Any) -> Any:
+    with manager:
+        return f(*given)
+
+
+def bias_gelu_anew() -> Callable[[Tensor, Tensor], Tensor]:
+    return direct(lambda x, w: F.gelu(x * w + 1))
+
+
+@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_arguments_that_were_seen_do_not_stand_for_others(change: str) -> None:
+    function = bias_gelu_anew()
+    x, w = torch.randn(3, 4), torch.randn(4)
+    for _ in range(3):  # captured, looked up, found by its sizes
+        function(x, w)
+    call, kernels = CHANGED[change]
+    found: list[Tensor] = []
+    assert launches(lambda: found.append(call(function, x, w))) == kernels
+    expected = call(lambda x, w: F.gelu(x * w + 1), x, w)
+    assert (found[0].dtype, found[0].shape) == (expected.dtype, expected.shape)
+    torch.testing.assert_close(found[0], expected)
+    assert found[0].is_inference() == expected.is_inference()
+    assert launches(lambda: function(x, w)) == 1
+
+
+def test_a_guard_that_takes_everything_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that the test above is for: with the sizes alone, the wrong kernel runs."""
+    monkeypatch.setattr(direct_module, "_guard", lambda tensors: lambda *others: True)
+    for change in ("dtype", "strides", "expanded", "negated when read", "a dispatch mode", "gradients"):
+        with pytest.raises((AssertionError, RuntimeError)):
+            test_arguments_that_were_seen_do_not_stand_for_others(change)
+
+
+def test_many_sizes_are_seen_and_forgotten_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_module, "MOST_SHAPES", 3)
+    held = _Direct(lambda x: F.silu(x) + 1, "test")
+    for rows in (2, 3, 4, 5, 6, 2, 3):
+        x = torch.randn(rows, 8)
+        for _ in range(3):
+            torch.testing.assert_close(held.call((x,), {}), F.silu(x) + 1)
+        assert len(held.seen) <= len(held.by_arguments) <= 3

@@ -269,12 +269,7 @@ def test_narrow_integers_wrap(dtype: torch.dtype) -> None:
     backend = compiled_like_eager(
         narrow, a.repeat(2), torch.cat([a, a.flip(0)]).clamp(min=1), torch.tensor(2**40 + 7)
     )
-    reasons = {
-        c.target: c.reason for made in backend.compiled for c in made.plan.calls if c.bound == "memory"
-    }
-    name = str(dtype).removeprefix("torch.")
-    assert reasons["mul.Tensor"] == f"dtype: arithmetic that wraps, in {name}"
-    assert not {"maximum.default", "where.self", "clamp.default", "cat.default", "eq.Tensor"} & set(reasons)
+    assert left(backend) == set()
 
 
 def test_integers_of_64_bits_stay_in_kernels() -> None:
@@ -283,7 +278,7 @@ def test_integers_of_64_bits_stay_in_kernels() -> None:
 
     ends = torch.iinfo(torch.int64)
     a = torch.tensor([ends.min, ends.max, -1, 7])
-    assert left(compiled_like_eager(f, a, a.flip(0))) == {"_to_copy.default"}  # to uint8
+    assert left(compiled_like_eager(f, a, a.flip(0))) == set()
 
 
 def test_numbers_that_a_narrow_dtype_does_not_hold() -> None:

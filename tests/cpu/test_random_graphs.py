@@ -33,8 +33,7 @@ from onepass.ir.kernel import (
     Stage,
     Statement,
 )
-from onepass.ops.composite import COMPOSITES
-from onepass.ops.table import OPS, REDUCE
+from onepass.ops.table import COMPOSITES, OPS, REDUCE
 
 PARTS = 8
 GRAPHS = 63  # of a part, so that there are 500; each row is the reason for five of them at least

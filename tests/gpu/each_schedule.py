@@ -10,7 +10,16 @@ import torch.nn.functional as F
 
 from onepass.capture.backend import Backend
 
-SCHEDULES = {"flat", "row-warp", "row-block", "row-smem", "row-stream", "row-strided", "tiled"}
+SCHEDULES = {
+    "flat",
+    "row-warp",
+    "row-block",
+    "row-smem",
+    "row-cluster",
+    "row-stream",
+    "row-strided",
+    "tiled",
+}
 
 
 def gelu_add_layer_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -40,7 +49,9 @@ def main() -> None:
         launch(
             gelu_add_layer_norm, torch.randn(38, 1001, **made)[1:], torch.randn(1001, **made)
         )  # not aligned
-        launch(lambda x: torch.softmax(x, -1), torch.randn(3, 131072, **made))  # too long to hold
+        launch(lambda x: torch.softmax(x, -1), torch.randn(3, 131072, **made))  # a cluster's
+        launch(lambda x: torch.softmax(x, -1), torch.randn(3, 1 << 21, **made))  # too long to hold
+        launch(lambda x: torch.softmax(x, -1), torch.randn(300, 1 << 21, **made))  # a block a row
         for shape in ((3, 50, 77), (3, 64, 128), (2, 600, 40)):
             launch(lambda x: torch.softmax(x, 1), torch.randn(shape, **made))
         launch(lambda x: (x.sum(0), x.amax(0)), torch.randn(1 << 16, 24, **made))  # rows divided among blocks

@@ -15,7 +15,8 @@ from onepass.runtime.counters import COUNTERS
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-# One below and above a vector, a warp, a block, powers of two; five vectors a lane; primes; longer than registers hold.
+# One below and above a vector, a warp, a block, powers of two; five vectors a lane; primes; longer than registers hold;
+# of two, four and eight blocks; longer than a cluster holds.
 COLS = [
     1,
     2,
@@ -38,7 +39,13 @@ COLS = [
     8191,
     12289,
     16384,
+    16385,
+    32768,
+    40000,
     65537,
+    131072,
+    262144,
+    1 << 20,
 ]
 
 
@@ -172,6 +179,40 @@ def test_same_bits_whatever_the_batch_and_alignment() -> None:
         assert torch.equal(whole, run(x, w, b))
         assert torch.equal(whole[100:101], run(x[100:101], w, b))
         assert torch.equal(whole, run(moved, w, b))
+
+
+@pytest.mark.parametrize(
+    ("family", "rows", "cols"), [("row-cluster", 201, 40000), ("row-stream", 301, 800_000)]
+)
+def test_long_rows_have_the_same_bits_whatever_the_batch_and_alignment(
+    family: str, rows: int, cols: int
+) -> None:
+    """301 rows are a block each, one is shared by many."""
+    x = torch.randn(rows, cols, device="cuda")
+    w, b = torch.randn(2, cols, device="cuda")
+    moved = torch.empty(3 * cols + 1, device="cuda")[1:].view(3, cols).copy_(x[:3])
+    run, backend = compiled(layer_norm)
+    with torch.no_grad():
+        whole = run(x, w, b)
+        assert [k.schedule.family for c in backend.compiled for k in c.plan.kernels] == [family]
+        assert torch.equal(whole, run(x, w, b))
+        assert torch.equal(whole[100:101], run(x[100:101], w, b))
+        assert torch.equal(whole[:3], run(moved, w, b))
+        assert error(whole[-1], layer_norm(x[-1].double(), w.double(), b.double())) < 1e-6
+
+
+def test_few_long_rows_in_a_graph() -> None:
+    """What parts of a row wait in is memory of the graph."""
+    run, _ = compiled(lambda t: F.softmax(t, -1))
+    x = torch.randn(2, 1 << 21, device="cuda")
+    with torch.no_grad():
+        run(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = run(x)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        assert torch.equal(out, run(x))
 
 
 def test_second_size_builds_no_kernel() -> None:

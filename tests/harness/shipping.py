@@ -19,7 +19,7 @@ from harness.oracle import capture
 from onepass import build as pipeline
 from onepass.analysis.resources import Resources
 from onepass.build import Built
-from onepass.capture import launch
+from onepass.capture import launch, runner
 from onepass.capture.normalize import Captured
 from onepass.capture.runner import compile_runner
 from onepass.codegen.emit import Source
@@ -41,7 +41,16 @@ DEVICES: dict[str, Device] = {
     "sm_100": replace(H200, name="sm_100", arch="sm_100"),
     "sm_120": replace(A100, name="sm_120", arch="sm_120", threads=1536, shared_bytes=102400, blocks=24),
 }
-FAMILIES = {"flat", "tiled", "row-warp", "row-block", "row-smem", "row-stream", "row-strided"}
+FAMILIES = {
+    "flat",
+    "tiled",
+    "row-warp",
+    "row-block",
+    "row-smem",
+    "row-cluster",
+    "row-stream",
+    "row-strided",
+}
 
 
 def layer_norm(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -223,8 +232,8 @@ class Emulation:
         """The graph's outputs, in memory that held NaN. Raises: KernelFault."""
         live = [Buffer(f"input {i}", *_span(x), False) for i, x in enumerate(inputs)]
 
-        def empty(*given: Any, **options: Any) -> Tensor:
-            x = torch.empty_strided(*given, **options).fill_(float("nan"))
+        def empty(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+            x = torch.empty_strided(sizes, strides, dtype=dtype).fill_(float("nan"))
             live.append(Buffer(f"output {len(live)}", *_span(x)))
             return x
 
@@ -236,10 +245,15 @@ class Emulation:
 
             return start
 
-        with mock.patch.object(launch, "cuda_kernel", kernel):
-            compiled = compile_runner(self.plan, self.graph)
-            compiled.scope["empty"] = empty
-            return list(compiled.run(list(inputs)))
+        def scratch(numel: int, device: str) -> Tensor:
+            return empty((numel,), (1,), dtype=torch.float32)
+
+        with (
+            mock.patch.object(launch, "cuda_kernel", kernel),
+            mock.patch.object(launch, "scratch", scratch),
+            mock.patch.object(runner, "allocator", return_value=empty),
+        ):
+            return list(compile_runner(self.plan, self.graph).run(list(inputs)))
 
 
 def _span(x: Tensor) -> tuple[int, int]:
@@ -253,4 +267,4 @@ def prepare(cases: Sequence[tuple[Emulation, Sequence[Tensor]]]) -> None:
     distinct = list({s: None for sources in asked for s in sources.values()})
     kernels = dict(zip(distinct, compile_many(distinct), strict=True))
     for (emulation, _), sources in zip(cases, asked, strict=True):
-        emulation.kernels = {text: kernels[s] for text, s in sources.items()}
+        emulation.kernels.update({text: kernels[s] for text, s in sources.items()})

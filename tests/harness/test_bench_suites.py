@@ -54,15 +54,18 @@ def test_every_suite_is_complete() -> None:
 
 
 def test_the_acceptance_points_are_there() -> None:
-    """60 points on the H200, 18 on the CPU, with what is asked of each: shares of the roof and of the fastest other."""
+    """60 points on the H200, 64 on the CPU, with what is asked of each: shares of the roof and of the fastest other."""
     gpu, cpu = (cases.suites()[name].points for name in ("h200-forward", "cpu-forward"))
-    assert len(gpu) == 60 and len(cpu) == 18
+    assert len(gpu) == 60 and len(cpu) == 8 * 2 * 4
     assert all(p.tensor_bytes == 512 << 20 and p.targets.of_peers == 0.97 for p in gpu)
     erf = {p.cols: p.targets.attained for p in gpu if p.case.name == "gelu_erf_add_layer_norm"}
     assert erf == {256: 0.92, 1024: 0.92, 4096: 0.92, 8192: 0.85, 16384: 0.85}
     assert {p.targets.attained for p in gpu if p.case.name != "gelu_erf_add_layer_norm"} == {0.95}
-    assert {p.tensor_bytes >> 20 for p in cpu if p.dtype == "fp32"} == {64}
-    assert {p.tensor_bytes >> 20 for p in cpu if p.dtype == "bf16"} == {32}
+    assert {round(p.tensor_bytes / 2**20) for p in cpu if p.dtype == "fp32"} == {64}
+    assert {round(p.tensor_bytes / 2**20) for p in cpu if p.dtype == "bf16"} == {32}
+    assert {p.cols for p in cpu} == {256, 1000, 1024, 4096}
+    assert all(p.targets.of_peers == 1.0 for p in cpu)
+    assert cases.suites()["cpu-forward"].mean_of == {"inductor": 2.0}
     assert all(cases.suites()[s].acceptance for s in cases.suites())
 
 
@@ -110,6 +113,10 @@ def test_the_mean_over_a_group_is_geometric() -> None:
     (verdict,) = rules.verdicts([sample(fast, targets, 64), sample(slow, targets, 128)])
     assert verdict.found == pytest.approx(math.sqrt(4))
     assert not verdict.holds
+    points = [sample(fast, Targets(), 64), sample(slow, Targets(), 128)]
+    (over_all,) = rules.mean_verdicts("all points", points, {"eager": 1.9, "inductor": 9.0})
+    assert over_all.found == pytest.approx(math.sqrt(4))
+    assert over_all.holds
 
 
 def test_no_figure_is_not_a_pass() -> None:

@@ -6,8 +6,9 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -18,20 +19,23 @@ from torch.utils._pytree import tree_leaves
 from onepass import build as pipeline
 from onepass import settings
 from onepass.build import Built, Plan
-from onepass.capture import launch
+from onepass.capture import launch, runner
 from onepass.capture.in_place import in_place
 from onepass.capture.normalize import Captured, normalize
 from onepass.capture.runner import compile_runner
-from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.codegen.cpu_prelude import cpu_library, cpu_prelude
 from onepass.codegen.cuda_prelude import cuda_prelude
 from onepass.codegen.emit import Source, emit
 from onepass.device import KNOWN
 from onepass.emulate import Buffer, EmulatedKernel, KernelSource, compile_many
+from onepass.errors import CompileError
 from onepass.ir.kernel import Kernel
 from onepass.plan import merge
 from onepass.plan.choose import candidates
+from onepass.runtime.allocate import dispatched
 from onepass.runtime.cache import open_cache
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
+from onepass.runtime.load import at_once, binary
 
 H200 = KNOWN[0]
 # Kernels of one translation unit: enough that the prelude's 0.1 s is shared, few enough that two cores stay busy.
@@ -96,18 +100,47 @@ def changed(case: Planned, change: Callable[[Kernel], Kernel]) -> Planned:
 
 def run_on_cpu(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
     """Every graph's outputs, by generated kernels in torch's own memory that held NaN before."""
+    with compiled_for_cpu(cases):
+        return [run(c) for c in cases]
+
+
+@contextmanager
+def compiled_for_cpu(cases: Sequence[Planned], threads: int = 2) -> Iterator[None]:
+    """Inside it, `run` takes the kernels of these graphs, compiled together by so many threads.
+
+    One that does not compile raises its CompileError when it is asked for, and the others of its unit run.
+    """
     sources = _distinct(k.source for c in cases for k in c.plan.kernels)
-    kernels = dict(zip((s.text for s in sources), _pieces(_cpu_unit, sources), strict=True))
-    with mock.patch.object(launch, "cpu_kernel", lambda source: kernels[source.text]):
-        return [_run(c) for c in cases]
+    kernels = dict(
+        zip((s.text for s in sources), _pieces(_cpu_unit_or_errors, sources, threads), strict=True)
+    )
+
+    def kernel(source: Source) -> CpuKernel:
+        found = kernels[source.text]
+        if isinstance(found, CompileError):
+            raise found
+        return found
+
+    with mock.patch.object(launch, "cpu_kernel", kernel):
+        yield
+
+
+def _cpu_unit_or_errors(sources: Sequence[Source]) -> list[CpuKernel | CompileError]:
+    try:
+        return [*_cpu_unit(sources)]
+    except CompileError as error:
+        if len(sources) == 1:
+            return [error]
+        middle = len(sources) // 2
+        return _cpu_unit_or_errors(sources[:middle]) + _cpu_unit_or_errors(sources[middle:])
 
 
 def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
-    parts = [cpu_prelude()]
+    parts = [cpu_prelude(), cpu_library()]
     names = []
     for i, s in enumerate(sources):
         names.append(f"onepass_{i}_{s.name}")
-        body = s.text.removeprefix(cpu_prelude())
+        body = s.text.removeprefix(cpu_prelude()).removeprefix(cpu_library())
         parts.append(f"#define {s.name} {names[-1]}\nnamespace onepass_{i} {{\n{body}\n}}\n#undef {s.name}\n")
     text = "".join(parts)
     # -O1 takes half the time of what ships; the flags that decide results are the same.
@@ -115,11 +148,37 @@ def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
         return [load_kernel(text, name, cache=open_cache()) for name in names]
 
 
+# CUDA
+
+
+@contextmanager
+def compiled_for_cuda(cases: Sequence[Planned]) -> Iterator[None]:
+    """Inside it, `run` finds the kernels of these graphs in the cache: they were compiled side by side.
+
+    One that does not compile raises its CompileError when it is asked for.
+    """
+    kernels = {(k.source.text, k.device.arch): k for c in cases for k in c.plan.kernels}
+
+    def compile_one(built: Built) -> None:
+        with suppress(CompileError):
+            binary(built.source, built.device.arch)
+
+    at_once([partial(compile_one, built) for built in kernels.values()])
+    yield
+
+
 # CUDA, emulated
 
 
 def run_emulated(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
     """Like `run_on_cpu`, each block of each CUDA kernel watched: a KernelFault is raised for what no device allows."""
+    with compiled_for_emulator(cases) as emulated:
+        return [emulated(c, run) for c in cases]
+
+
+@contextmanager
+def compiled_for_emulator(cases: Sequence[Planned]) -> Iterator[Callable[..., list[torch.Tensor]]]:
+    """What runs a graph, as `run` or `poisoned` does, with its CUDA kernels in the emulator."""
     asked: dict[str, Source] = {}
 
     def note(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> Callable[..., None]:
@@ -128,7 +187,8 @@ def run_emulated(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
 
     with mock.patch.object(launch, "cuda_kernel", note):
         for c in cases:  # a launch asks for narrower kernels where tensors are not aligned
-            _run(c)
+            with suppress(Exception):  # PyTorch's own ops may refuse what no kernel wrote
+                poisoned(replace(c, inputs=[_copy(x) for x in c.inputs]))
     sources = list(asked.values())
     kernels = dict(zip(asked, _pieces(_cuda_unit, sources), strict=True))
     live = _Live()
@@ -136,21 +196,21 @@ def run_emulated(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
     def kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> Callable[..., None]:
         emulated = kernels[source.text]
 
-        def run(blocks: int, device: int, values: tuple[int, ...]) -> None:
+        def blocks_of(blocks: int, device: int, values: tuple[int, ...]) -> None:
             packed = struct.pack(f"{len(values)}q", *values)
             emulated.launch(
                 blocks, threads, args=packed, buffers=live.buffers(), shared_bytes=shared_bytes, order_seed=1
             )
 
-        return run
+        return blocks_of
+
+    def emulated(case: Planned, how: Callable[[Planned], list[torch.Tensor]]) -> list[torch.Tensor]:
+        live.begin(case.inputs)
+        with live:
+            return how(case)
 
     with mock.patch.object(launch, "cuda_kernel", kernel):
-        results = []
-        for c in cases:
-            live.begin(c.inputs)
-            with live:
-                results.append(_run(c))
-        return results
+        yield emulated
 
 
 def _cuda_unit(sources: Sequence[Source]) -> list[EmulatedKernel]:
@@ -193,21 +253,56 @@ def _distinct(sources: Any) -> list[Source]:
     return list({s.text: s for s in sources}.values())
 
 
-def _pieces(compile_unit: Callable[[Sequence[Source]], list[Any]], sources: Sequence[Source]) -> list[Any]:
+def _pieces(
+    compile_unit: Callable[[Sequence[Source]], list[Any]], sources: Sequence[Source], threads: int = 2
+) -> list[Any]:
     units = [sources[i : i + UNIT] for i in range(0, len(sources), UNIT)]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         return [k for unit in pool.map(compile_unit, units) for k in unit]
 
 
-def _run(case: Planned) -> list[torch.Tensor]:
+def run(case: Planned) -> list[torch.Tensor]:
+    """A graph's outputs, in memory that held NaN before (integers: the largest one; booleans: a byte that is none).
+
+    Raises: AssertionError if an input changed; what the graph raises.
+    """
     before = [x.clone() for x in case.inputs]
+    results = poisoned(case)
+    if not all(map(_same, before, case.inputs)):
+        raise AssertionError("an input changed")
+    return results
+
+
+def poisoned(case: Planned) -> list[torch.Tensor]:
+    """Like `run`, for graphs that may write to their inputs."""
     poison = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)  # fills torch.empty_strided with NaN
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills torch.empty_strided with NaN
     try:
-        with torch.no_grad():
+        with (
+            torch.no_grad(),
+            mock.patch.object(runner, "allocator", dispatched),
+            mock.patch.object(torch, "empty_strided", _poisoned_memory),
+        ):
             results = compile_runner(case.plan, case.captured, in_place(case.plan)).run(list(case.inputs))
     finally:
         torch.use_deterministic_algorithms(poison)
-    if not all(map(torch.equal, before, case.inputs)):
-        raise AssertionError("an input changed")
     return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers in memory aligned as before: a kernel's width depends on it."""
+    whole = x.untyped_storage().clone()
+    return torch.empty(0, dtype=x.dtype).set_(whole, x.storage_offset(), x.shape, x.stride())
+
+
+def _poisoned_memory(
+    *given: Any, make: Callable[..., torch.Tensor] = torch.empty_strided, **options: Any
+) -> torch.Tensor:
+    memory = make(*given, **options)
+    if memory.dtype == torch.bool:  # PyTorch itself fills these with true
+        memory.untyped_storage().fill_(0x5A)
+    return memory
+
+
+def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return bool(((x == y) | ((x != x) & (y != y))).all())

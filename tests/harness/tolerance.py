@@ -35,6 +35,8 @@ COSTS = {
 }
 ROUNDING = 2.0**-24
 FEW_ULP = 4 * ROUNDING  # of an operation whose error no prelude states: +, *, and CUDA's own pow
+# Roundings of a compute class beside those of fp32; the C library's functions of float64 are good to its last places.
+WIDER = {"float": 1.0, "double": 2.0**-29}
 MOVES_OR_PICKS = {"copy", "neg", "abs", "relu", "maximum", "minimum", "where"}
 EXACT = MOVES_OR_PICKS | {"to_float", "sign", "floor", "ceil", "trunc", "round"}
 
@@ -48,6 +50,13 @@ class Off:
 
     def __call__(self, node: Node, x: torch.Tensor) -> torch.Tensor:
         return x + self.by * x.abs() if node.name == self.name else x
+
+
+class OffFactors(Off):
+    """Each factor of one product is too large by the same ratio: the product by as many times that as it has factors."""
+
+    def __call__(self, node: Node, x: torch.Tensor) -> torch.Tensor:
+        return x + self.by * x if node.name == self.name else x
 
 
 class Rounded:
@@ -95,16 +104,19 @@ def unavoidable(program: Program, plans: Sequence[Plan]) -> Iterator[Off]:
         if not isinstance(cluster, Cluster):
             continue
         for node in cluster.nodes:
-            if isinstance(node, Map) and node.op not in EXACT and node.kind == "float":
-                yield Off(node.name, stated(node.op, half))
-            elif isinstance(node, Reduce) and node.op == "sum":
-                terms = cluster.space.reduced
+            if isinstance(node, Map) and node.op not in EXACT and node.kind in WIDER:
                 yield Off(
-                    node.name, ROUNDING * max(4.0, float(terms) ** 0.5 if isinstance(terms, int) else 64.0)
+                    node.name, stated(node.op, half) if node.kind == "float" else FEW_ULP * WIDER[node.kind]
                 )
+            elif isinstance(node, Reduce) and node.op == "sum" and node.kind in WIDER:
+                terms = cluster.space.reduced
+                worst = max(4.0, float(terms) ** 0.5 if isinstance(terms, int) else 64.0)
+                yield Off(node.name, ROUNDING * WIDER[node.kind] * worst)
+            elif isinstance(node, Reduce) and node.op == "prod" and node.kind in WIDER:
+                yield OffFactors(node.name, ROUNDING * WIDER[node.kind])
         for s in cluster.stores:
             dtype = cluster.tensors[s.tensor].dtype
-            if s.tensor in between and dtype.kind == "float":
+            if s.tensor in between and dtype.kind in WIDER:
                 yield Off(s.value, dtype.unit_roundoff)
 
 

@@ -36,23 +36,23 @@ from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.runtime.nvrtc import compile_cubin
 
-COLS = (63, 256, 1000, 1024, 4096, 5120, 8192, 16384, 65536, 262144)
+COLS = (63, 256, 1000, 1024, 4096, 5120, 8192, 16384, 65536, 262144, 1 << 21)
 Point = tuple[torch.dtype, int]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
-CORNERS: tuple[Point, ...] = ((BF16, 63), (FP32, 16384), (BF16, 16384), (FP32, 65536))
+CORNERS: tuple[Point, ...] = ((BF16, 63), (FP32, 16384), (BF16, 16384), (FP32, 65536), (FP32, 1 << 20))
 SWEEPS: dict[str, tuple[str, tuple[Point, ...], set[str]]] = {
     "sm_90 fp32": ("sm_90", tuple((FP32, n) for n in COLS), FAMILIES),
-    "sm_90 bf16": ("sm_90", tuple((BF16, n) for n in COLS[:-1]), FAMILIES - {"row-smem"}),
+    "sm_90 bf16": ("sm_90", tuple((BF16, n) for n in COLS), FAMILIES - {"row-smem"}),
     "sm_90 fp16": (
         "sm_90",
         tuple((FP16, n) for n in (63, 1000, 8192)),
-        FAMILIES - {"row-smem", "row-stream"},
+        FAMILIES - {"row-smem", "row-cluster", "row-stream"},
     ),
-    "sm_80": ("sm_80", CORNERS, FAMILIES),
+    "sm_80": ("sm_80", CORNERS, FAMILIES - {"row-cluster"}),
     "sm_100": ("sm_100", CORNERS, FAMILIES),
 }
 # Where a kernel for unaligned tensors is compiled too: the most in a thread's registers, and the fewest.
-UNALIGNED = {(FP32, 256), (FP32, 16384), (BF16, 4096), (BF16, 16384)}
+UNALIGNED = {(FP32, 256), (FP32, 16384), (BF16, 4096), (BF16, 16384), (BF16, 65536)}
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
@@ -129,7 +129,8 @@ EACH: dict[str, tuple[Sequence[Any], int]] = {
     "row-warp": ((layer_norm,), 256),
     "row-block": ((gelu_tanh_add_layer_norm,), 1000),
     "row-smem": ((softmax,), 16384),
-    "row-stream": ((layer_norm,), 262144),
+    "row-cluster": ((layer_norm,), 32768),
+    "row-stream": ((layer_norm,), 1 << 20),
     "row-strided": ((middle_softmax,), 64),
     "tiled": ((transposed_gelu,), 1000),
 }
@@ -143,7 +144,11 @@ def test_every_schedule_on_the_other_architectures(arch: str) -> None:
     built = shop.build([captured(d, n, ops) for ops, n in EACH.values() for d in (FP32, BF16)])
     assert not spills(built)
     # These have too little shared memory to hold two blocks' rows: what an H200 would run must compile all the same.
-    assert {k.schedule.family for k in built} == FAMILIES - {"row-smem"}
+    clusters = {"row-cluster"} if int(arch.removeprefix("sm_")) >= 90 else set()
+    assert {k.schedule.family for k in built} - {"row-smem"} == FAMILIES - {
+        "row-smem",
+        "row-cluster",
+    } | clusters
     ops, cols = EACH["row-smem"]
     shared = Shop(replace(device, shared_bytes=DEVICES["sm_90"].shared_bytes))
     (kernel,) = shared.build([captured(FP32, cols, ops)])

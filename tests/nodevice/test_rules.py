@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import onepass
-from onepass.codegen.cpu_prelude import cpu_prelude
+from onepass.codegen.cpu_prelude import cpu_library, cpu_prelude
 from onepass.codegen.cuda_prelude import cuda_prelude
-from onepass.ops.composite import COMPOSITES
 from onepass.ops.opdef import CompositeDef, OpDef, ReductionDef
-from onepass.ops.table import BY_ATEN, COMPUTE_BOUND, OPS, REDUCE, VIEWS
+from onepass.ops.table import BY_ATEN, COMPOSITES, COMPUTE_BOUND, OPS, REDUCE, VIEWS
 
 SOURCE = Path(onepass.__file__).parent
 FILES = sorted(p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*.py"))
@@ -179,6 +178,8 @@ def test_a_branch_on_an_op_would_be_seen(text: str) -> None:
 
 # Rows
 
+CPU, CUDA = cpu_prelude() + cpu_library(), cuda_prelude()
+
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_elementwise_rows_are_complete(op: OpDef) -> None:
@@ -189,22 +190,20 @@ def test_elementwise_rows_are_complete(op: OpDef) -> None:
     for text in filter(None, (op.expr, op.expr_half)):
         assert {int(i) for i in re.findall(r"\{(\d)\}", text)} == set(range(len(op.args)))
         for function in functions(text):
-            assert re.search(rf"\b{function}\s*\(|\b{function}\s*,", cpu_prelude()), (
+            assert re.search(rf"\b{function}\s*\(|\b{function}\s*,", CPU), (
                 f"{function} is not in the CPU prelude"
             )
-            assert re.search(rf"\b{function}\s*\(|\b{function}\s*,", cuda_prelude()), (
-                f"{function} is not in CUDA's"
-            )
+            assert re.search(rf"\b{function}\s*\(|\b{function}\s*,", CUDA), f"{function} is not in CUDA's"
 
 
 @pytest.mark.parametrize("op", REDUCE.values(), ids=lambda op: op.name)
 def test_reductions_are_complete(op: ReductionDef) -> None:
     assert op.doc and op.source and callable(op.reference) and op.identity
     assert "{0}" in op.combine and "{1}" in op.combine
-    assert re.search(rf"\bh{op.name}\s*\(", cpu_prelude())
-    assert re.search(rf"\b{op.group}\s*\(", cuda_prelude())
+    assert re.search(rf"\bh{op.name}\s*\(", CPU)
+    assert re.search(rf"\b{op.group}\s*\(", CUDA)
     for function in functions(op.combine):
-        assert function in cpu_prelude() and function in cuda_prelude()
+        assert function in CPU and function in CUDA
 
 
 @pytest.mark.parametrize("op", COMPOSITES, ids=lambda op: op.name)

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.guards import TensorGuards
 from torch._dynamo.source import ConstantSource
 from torch._functorch.aot_autograd import aot_function
 from torch._subclasses import FakeTensorMode
@@ -124,12 +125,25 @@ def _fits(expected: Sequence[Size], found: Sequence[int], known: dict[str, int])
     return True
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """Arguments met before: what checks in one call that tensors are like theirs in all but values, and what runs them."""
+
+    is_like: Callable[..., bool]
+    run: Run
+
+
 @dataclass
 class _Direct:
-    """The captures of one function, and which of them to run for arguments met before."""
+    """The captures of one function, and which of them to run for arguments met before.
+
+    Looking up takes as long as launching: ``seen`` is found by the sizes alone, and Dynamo's guard, which is compiled code,
+    checks what else a kernel relies on: dtypes, devices, strides, gradients, and which modes and transforms there are.
+    """
 
     function: Callable[..., Any]
     name: str
+    seen: dict[tuple[Any, ...], _Seen] = field(default_factory=dict)
     by_arguments: dict[tuple[Any, ...], Run] = field(default_factory=dict)
     captures: list[_Captured] = field(default_factory=list)  # the one used last is the last
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -138,6 +152,29 @@ class _Direct:
         """The function's result.
 
         Raises: what `meet` raises, and what the function does.
+        """
+        tensors: list[Tensor] = []
+        key: list[Any] = [len(args), *kwargs]
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(value)
+            if kind is Tensor or kind is Parameter:
+                tensors.append(value)
+                key.append(value.shape)
+            else:
+                key += (kind, value)
+        short: tuple[Any, ...] | None = tuple(key)
+        try:
+            seen = self.seen.get(short)  # type: ignore[arg-type]
+        except TypeError:  # no hash: no constant, or a list
+            short = seen = None
+        if seen is not None and seen.is_like(*tensors) and not _function_modes():
+            return seen.run(tensors)
+        return self.look_up(args, kwargs, short)
+
+    def look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], short: tuple[Any, ...] | None) -> Any:
+        """The result for arguments that may be like others in their sizes only; they are `seen` from then on.
+
+        Raises: as `call`.
         """
         values = (*args, *kwargs.values()) if kwargs else args
         key: list[Any] = [len(args), *kwargs]
@@ -165,7 +202,11 @@ class _Direct:
             run = held = None
         if held is None:
             return self.function(*args, **kwargs)
-        return run(tensors) if run is not None else self.meet(args, kwargs, tensors, held)
+        if run is None:
+            return self.meet(args, kwargs, tensors, held)
+        if short is not None and not _is_autocast_enabled():  # no guard checks autocast's dtype
+            self.seen[short] = _Seen(_guard(tensors), run)
+        return run(tensors)
 
     def meet(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], key: tuple[Any, ...]
@@ -181,6 +222,7 @@ class _Direct:
                 if run is not None:
                     if len(self.by_arguments) >= MOST_SHAPES:
                         self.by_arguments.clear()
+                        self.seen.clear()
                     self.by_arguments[key] = run
         return run(tensors) if run is not None else self.function(*args, **kwargs)
 
@@ -202,7 +244,8 @@ class _Direct:
         self.captures.append(held)
         if len(self.captures) > MOST_CAPTURES:
             del self.captures[0]
-            self.by_arguments.clear()  # it may hold the one that went
+            self.by_arguments.clear()  # these may hold the one that went
+            self.seen.clear()
         return held.run
 
     def capture(
@@ -288,6 +331,12 @@ def trace(function: Callable[..., Any], fakes: Sequence[Tensor]) -> tuple[GraphM
     with torch.no_grad():
         aot_function(watched, fw_compiler=compiler, inference_compiler=compiler)(*fakes)
     return graphs[0], single[0]
+
+
+def _guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+    """What says whether other tensors are like these in type, dispatch keys, dtype, device, gradients, sizes, strides."""
+    guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    return guards.check
 
 
 def _rows_change(tensor: Tensor) -> StatelessSymbolicContext[Any, Any]:

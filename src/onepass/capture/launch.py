@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -15,15 +14,20 @@ from onepass.codegen.arguments import Field
 from onepass.codegen.emit import emit
 from onepass.ir.kernel import Access, ReduceRow
 from onepass.ir.symbol import Size, product
-from onepass.plan.choose import kernel_name
+from onepass.plan.choose import Schedule, kernel_name
 from onepass.plan.schedules import cpu, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
-from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.runtime.counters import COUNTERS
+from onepass.runtime.launch_cpu import Work
+from onepass.runtime.launch_cuda import CudaKernel, Grid
 from onepass.runtime.load import cpu_kernel, cuda_kernel
 
 Call = Callable[..., None]
@@ -31,10 +35,14 @@ Call = Callable[..., None]
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """``call(rows, extent, *values)``: ``sizes`` are the first two, values the block's pointers and sizes in order."""
+    """``call(rows, extent, *values)``: ``sizes`` are the first two, values the block's pointers and sizes in order.
+
+    ``at_once(stream, rows, extent, *values)`` does the same on the current CUDA device, sooner; None where it can't be.
+    """
 
     call: Call
     sizes: tuple[Size, Size]
+    at_once: Call | None = None
 
 
 def launch_plan(built: Built) -> LaunchPlan:
@@ -42,40 +50,27 @@ def launch_plan(built: Built) -> LaunchPlan:
     if isinstance(built.schedule, CpuSchedule):
         return LaunchPlan(_cpu(built), (rows, cpu.pieces_extent(built.kernel)))
     extent = built.kernel.inner if built.kernel.axis == "inner" else built.kernel.cols
-    return LaunchPlan(_cuda(built), (rows, extent))
+    call = _cuda(built)
+    return LaunchPlan(call, (rows, extent), _at_once(built, call))
 
 
 def _cpu(built: Built) -> Call:
     """Packs a call's block and runs it over threads."""
-    kernel, source = built.kernel, built.source
-    chunk = cpu.chunk(kernel)
-    sized = [f for f in source.block if f.kind != "extra"]
-    gathers = any(f.name == "error" for f in source.block)
-    pack = struct.Struct(f"{len(source.block)}q").pack
-    kept = len(kernel.kept)
-    element_bytes = built.traffic.bytes / max(1, built.elements)
-    run = cpu_kernel(source).run
-    inner = kernel.axis == "inner"
-    cols_at = next(i for i, f in enumerate(sized) if f.name == "cols")
-
-    def launch(rows: int, extent: int, *values: int) -> None:
-        chunks = -(-extent // chunk) if chunk else 1
-        items = rows * chunks
-        if items == 0:
-            return
-        cols = values[cols_at]
-        scratch = kept * 4 * (cols * (cpu.LANES if inner else 1) + 63 & ~63)
-        item_bytes = int(element_bytes * (cols * chunk if inner else chunk or cols)) + 1
-        COUNTERS.launched += 1
-        if not gathers:
-            run(pack(*values, chunks, chunk), items, item_bytes, scratch)
-            return
-        error = (ctypes.c_longlong * 1)()
-        run(pack(*values, chunks, chunk, ctypes.addressof(error)), items, item_bytes, scratch)
-        if error[0]:
-            raise IndexError("index out of range in self")
-
-    return launch
+    kernel, block = built.kernel, built.source.block
+    sized = [f for f in block if f.kind != "extra"]
+    inner, chunk = kernel.axis == "inner", cpu.chunk(kernel)
+    return cpu_kernel(built.source).at_work(
+        Work(
+            values=len(sized),
+            cols_at=next(i for i, f in enumerate(sized) if f.name == "cols"),
+            chunk=chunk,
+            whole_rows=inner or not chunk,
+            lanes=cpu.LANES if inner else 1,
+            kept_bytes=4 * len(kernel.kept),
+            element_bytes=built.traffic.bytes / max(1, built.elements),
+            gathers=any(f.name == "error" for f in block),
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,10 @@ def _alignment(fields: list[Field], accesses: tuple[Access, ...], widths: dict[s
             mask = min(16, widths[a.name] * size) - 1
             if f.name == a.name:
                 masks.append((i, 1, mask))
-            elif f.name.startswith(f"{a.name}_o") or f.name in (f"{a.name}_t", f"{a.name}_r"):
+            elif f.name.startswith((f"{a.name}_o", f"{a.name}_b")) or f.name in (
+                f"{a.name}_t",
+                f"{a.name}_r",
+            ):
                 masks.append((i, size, mask))
             elif f.name == "inner":
                 masks.append((i, 1, widths[a.name] - 1))
@@ -121,7 +119,7 @@ def _cuda(built: Built) -> Call:
     fields = [f for f in built.source.block if f.kind != "extra"]
     index = torch.device(built.cluster.device).index or 0
     schedule = built.schedule
-    if isinstance(schedule, RowSchedule):
+    if isinstance(schedule, RowSchedule | ClusterSchedule):
         return _row(built, schedule, fields, index)
     if isinstance(schedule, FlatSchedule):
         return _flat(built, schedule, fields, index)
@@ -129,15 +127,44 @@ def _cuda(built: Built) -> Call:
         return _stream(built, schedule, fields, index)
     if isinstance(schedule, TiledSchedule):
         return _tiled(built, schedule, fields, index)
+    if isinstance(schedule, SerialSchedule):
+        return _serial(built, schedule, index)
+    if isinstance(schedule, WalkSchedule):
+        return _walk(built, schedule, fields, index)
     assert isinstance(schedule, StridedSchedule)
     return _strided(built, schedule, fields, index)
+
+
+def _walk(built: Built, schedule: WalkSchedule, fields: list[Field], index: int) -> Call:
+    kernel, width = built.kernel, schedule.width
+    run = cuda_kernel(built.source, built.device.arch, schedule.threads)
+    wide = _alignment(fields, kernel.accesses, {a.name: width for a in kernel.accesses})
+    pieces_at = next(i for i, f in enumerate(fields) if f.name == ("run" if kernel.blocks else "cols"))
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows and extent:
+            COUNTERS.launched += 1
+            run(rows, index, (*values, values[pieces_at] % width == 0 and wide.holds(values)))
+
+    return launch
+
+
+def _serial(built: Built, schedule: SerialSchedule, index: int) -> Call:
+    threads = schedule.threads
+    run = cuda_kernel(built.source, built.device.arch, threads)
+
+    def launch(rows: int, extent: int, *values: int) -> None:
+        if rows * extent:
+            COUNTERS.launched += 1
+            run(-(-rows * extent // threads), index, values)
+
+    return launch
 
 
 def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index: int) -> Call:
     """The kernel for the widest vectors that a call's tensors allow, once or, where rows are divided, once a loop."""
     kernel = built.kernel
     cols_at = next(i for i, f in enumerate(fields) if f.name == "cols")
-    device = torch.device(built.cluster.device)
     reductions = sum(isinstance(s, ReduceRow) for s in kernel.stages)
 
     @cache
@@ -169,7 +196,7 @@ def _strided(built: Built, schedule: StridedSchedule, fields: list[Field], index
             COUNTERS.launched += 1
             run(blocks, index, (*values, tiles))
             return
-        partials = scratch(reductions * rows * parts * extent, device)
+        partials = scratch(reductions * rows * parts * extent, built.cluster.device)
         for number in range(row_strided.launches(kernel)):
             COUNTERS.launched += 1
             divided = parts if number < len(kernel.loops) else 1
@@ -241,22 +268,35 @@ def _tiled(built: Built, schedule: TiledSchedule, fields: list[Field], index: in
     return launch
 
 
-def scratch(elements: int, device: torch.device) -> torch.Tensor:
-    """Floats that live as long as a call's launches: the allocator gives them to no other stream before."""
-    return torch.empty(elements, dtype=torch.float32, device=device)
-
-
 def _stream(built: Built, schedule: StreamSchedule, fields: list[Field], index: int) -> Call:
+    """A block a row in one launch, or where rows are few many blocks a row, in a launch a walk."""
     run = cuda_kernel(built.source, built.device.arch, schedule.threads)
-    width = schedule.width
+    width, units = schedule.width, built.device.units
     wide = _alignment(fields, built.kernel.accesses, {a.name: width for a in built.kernel.accesses})
+    launches = len(walks(built.kernel))
+    results = sum(isinstance(stage, ReduceRow) for stage in built.kernel.stages)
 
     def launch(rows: int, extent: int, *values: int) -> None:
-        if rows and extent:
+        if rows == 0 or extent == 0:
+            return
+        parts = -(-extent // schedule.part)
+        blocks, each = spread(rows, parts, units)
+        vectors = extent % width == 0 and wide.holds(values)
+        if blocks == 1:
             COUNTERS.launched += 1
-            run(rows, index, (*values, extent % width == 0 and wide.holds(values)))
+            run(rows, index, (*values, 0, -1, 1, parts, vectors))
+            return
+        COUNTERS.launched += launches
+        partial = scratch(rows * parts * results, built.cluster.device)
+        for only in range(launches):
+            run(rows * blocks, index, (*values, partial.data_ptr(), only, blocks, each, vectors))
 
     return launch
+
+
+def scratch(numel: int, device: str) -> torch.Tensor:
+    """Floats that live for the launches of one call: whoever gets the memory next is on the same stream."""
+    return torch.empty(numel, dtype=torch.float32, device=device)
 
 
 def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int) -> Call:
@@ -279,9 +319,11 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
     return launch
 
 
-def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -> Call:
+def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Field], index: int) -> Call:
     """The kernel for the widths that strides and row length allow, and others when a tensor starts elsewhere."""
-    kernel, arch, groups = built.kernel, built.device.arch, schedule.groups
+    kernel, arch = built.kernel, built.device.arch
+    shared_by = schedule.blocks if isinstance(schedule, ClusterSchedule) else 1
+    groups = schedule.groups if isinstance(schedule, RowSchedule) else 1
     run = cuda_kernel(built.source, arch, schedule.threads, schedule.shared_bytes)
     widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
     aligned = _alignment(fields, kernel.accesses, widths)
@@ -309,6 +351,38 @@ def _row(built: Built, schedule: RowSchedule, fields: list[Field], index: int) -
             if off not in narrow:
                 narrow[off] = narrower(values)
             kernel_for = narrow[off]
-        kernel_for(-(-rows // groups), index, (*values, 0))
+        kernel_for(-(-rows // groups) * shared_by, index, (*values, 0))
 
     return launch
+
+
+def _at_once(built: Built, otherwise: Call) -> Call | None:
+    """A launch in one call of compiled code, which leaves to ``otherwise`` what it can't do."""
+    schedule: Any = built.schedule
+    grid = _grid(schedule)
+    if grid is None:
+        return None
+    accesses = built.kernel.accesses
+    shared_bytes = schedule.shared_bytes if isinstance(schedule, RowSchedule) else 0
+    kernel = cuda_kernel(built.source, built.device.arch, schedule.threads, shared_bytes)
+    if not isinstance(kernel, CudaKernel):
+        return None
+    if isinstance(schedule, RowSchedule):
+        widths = dict(zip((a.name for a in accesses), schedule.accesses, strict=True))
+    else:
+        widths = dict.fromkeys((a.name for a in accesses), grid.width)
+    fields = [f for f in built.source.block if f.kind != "extra"]
+    return kernel.at_once(grid, len(fields), _alignment(fields, accesses, widths).masks, otherwise)
+
+
+def _grid(schedule: Schedule) -> Grid | None:
+    """The formulas above, for compiled code; None for a schedule that has others."""
+    if isinstance(schedule, RowSchedule):
+        return Grid(schedule.groups, "rows", extras="zero", aligned_only=True)
+    if isinstance(schedule, FlatSchedule):
+        return Grid(schedule.threads * schedule.steps, "elements", schedule.width, "vectors")
+    if isinstance(schedule, StreamSchedule):
+        return Grid(1, "rows", schedule.width, "wide")
+    if isinstance(schedule, StridedSchedule):
+        return Grid(schedule.threads, "elements")
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,15 +13,24 @@ import torch
 from torch.fx import GraphModule, Node
 
 from onepass.capture.account import bound_of, eager_op, tensors
-from onepass.capture.expand import Expansion, Filled, Operand, Refused, without_rounding
+from onepass.capture.decompose import EAGER, decompose
+from onepass.capture.expand import (
+    Expansion,
+    Filled,
+    Operand,
+    Refused,
+    in_memory,
+    unsqueezed,
+    without_rounding,
+)
 from onepass.capture.sizes import hint, is_data_dependent, shares_elements, size
 from onepass.capture.views import followed
-from onepass.dtypes import from_torch
+from onepass.dtypes import Class, from_torch
 from onepass.errors import LeftToPyTorch
 from onepass.ir.address import View, contiguous
 from onepass.ir.cluster import Addend, Call, Cluster, EagerOp, Item, Program, Tensor
 from onepass.ir.symbol import Size
-from onepass.ops.opdef import CompositeDef
+from onepass.ops.opdef import CompositeDef, OpDef
 from onepass.ops.table import BY_ATEN, BY_PLACE, COMPUTE_BOUND, LEFT, VIEWS, WITHOUT_BIAS
 
 
@@ -50,6 +60,7 @@ def normalize(
     ``fit`` says why no kernel takes a cluster, or nothing; ``deny`` names ops (``gelu`` or ``gelu.default``) that stay
     with PyTorch. An op that fails here stays there too, with a warning, unless ``strict``.
     """
+    decompose(graph)
     return _Reader(graph, fit, deny, strict).read()
 
 
@@ -113,7 +124,7 @@ class _Reader:
         if node.target is operator.getitem:
             return self.getitem(node)
         name = aten_name(node.target)
-        if (op := eager_op(node, name)) is not None:
+        if (op := node.meta[EAGER] if EAGER in node.meta else eager_op(node, name)) is not None:
             self.eager.append(op)
         if reason := self.attempt(node, name, value):
             self.call(node, name, reason)
@@ -181,10 +192,16 @@ class _Reader:
             self.alias[node.name] = _first(node).name
             self.operands[node.name] = self.operands[_first(node).name]
             return
+        if isinstance(row, CompositeDef) and row.stacks:
+            dim = arguments.get("dim", 0)
+            arguments["tensors"] = [unsqueezed(in_memory(p), dim) for p in arguments["tensors"]]
         if isinstance(row, CompositeDef) and row.pieces and self.concatenation(node, name, arguments):
             return
         expansion = Expansion(
-            node.name, self.full_shape(node, name, first, arguments), _integers(node, first.dtype)
+            node.name,
+            self.full_shape(row, first, arguments),
+            _integers(node, first.dtype),
+            _floats(node, value),
         )
         if isinstance(row, CompositeDef):
             result = row.expand(expansion, **arguments)
@@ -198,7 +215,9 @@ class _Reader:
         many = isinstance(value, (tuple, list))
         stores, parts = [], list[Whole | Filled | None]()
         for i, (part, fake) in enumerate(zip(results, value if many else (value,), strict=False)):
-            if fake is None or isinstance(part, Filled):
+            if part is None and many and _is_used(node, i):
+                raise Refused("unsupported op: a result that no kernel makes")
+            if fake is None or part is None or isinstance(part, Filled):
                 parts.append(part)
                 continue
             if shares_elements(fake):  # as PyTorch says of dropout outside training of an expanded tensor
@@ -218,8 +237,10 @@ class _Reader:
                 raise Refused(trouble)
         self.items.extend(clusters)
 
-    def full_shape(self, node: Node, name: str, fake: Any, arguments: dict[str, Any]) -> Sequence[Size]:
+    def full_shape(self, row: OpDef | CompositeDef, fake: Any, arguments: dict[str, Any]) -> Sequence[Size]:
         """The shape an expansion works in: its result's, or its input's when it reduces."""
+        if isinstance(row, CompositeDef) and row.narrows:
+            return [size(s) for s in fake.shape]
         main = arguments.get("self", arguments.get("input"))
         shape = [size(s) for s in fake.shape]
         return main.shape if isinstance(main, Operand) and not _spreads(main.shape, shape) else shape
@@ -281,7 +302,7 @@ class _Reader:
                 tuple((piece.shape[d], stride) for d, (_, stride) in enumerate(whole.view.dims)),
                 (at * whole.view.dims[dim][1]),
             )
-            read = expansion.in_memory(piece)
+            read = in_memory(piece)
             value = expansion.map("copy" if read.kind == whole.kind else f"to_{whole.kind}", read)
             store = expansion.store(value, whole.tensor, place)
             clusters.append(expansion.cluster([store], name, str(fake.device)))
@@ -397,6 +418,10 @@ def _casts_as_stores(items: Sequence[Item]) -> tuple[Item, ...]:
     )
 
 
+def _is_used(node: Node, i: int) -> bool:
+    return any(u.target is not operator.getitem or (u.args[1] == i and u.users) for u in node.users)
+
+
 def _spreads(shape: Sequence[Size], over: Sequence[Size]) -> bool:
     """Whether a tensor of one shape broadcasts to the other."""
     return len(shape) <= len(over) and all(
@@ -501,6 +526,15 @@ def _integers(node: Node, result: torch.dtype) -> torch.dtype:
         dtype = torch.result_type(_typical(left), _typical(right))
     is_integer = not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
     return dtype if is_integer else torch.int64
+
+
+def _floats(node: Node, value: Any) -> Class:
+    """The class that PyTorch computes an op's floating-point numbers in: its results', or what its inputs become."""
+    results = [t.dtype for t in tensors(value) if t.dtype.is_floating_point]
+    if not results:
+        given = tensors([n.meta.get("val") for n in node.all_input_nodes])
+        results = [functools.reduce(torch.promote_types, [t.dtype for t in given])] if given else []
+    return "double" if torch.float64 in results else "float"
 
 
 def _typical(operand: Any) -> Any:

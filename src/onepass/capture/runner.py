@@ -20,6 +20,7 @@ from onepass.capture.normalize import Captured, is_view
 from onepass.capture.sizes import is_data_dependent, shares_elements, size
 from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size
+from onepass.runtime.allocate import allocator, dispatched
 
 Runner = Callable[[list[Any]], Any]
 
@@ -60,7 +61,6 @@ class _Writer:
         self.graph = captured.graph
         self.nodes = {n.name: n for n in self.graph.graph.nodes}
         self.scope: dict[str, Any] = {
-            "empty": torch.empty_strided,
             "restrided": restrided,
             "math": math,  # what sizes that are no polynomials are spelled with
             "torch": torch,
@@ -73,6 +73,7 @@ class _Writer:
         self.returned = set(self.graph.graph.output_node().all_input_nodes)
         self.kept: set[str] = set()  # tensors that belong to the graph: not the run's to let go of
         self.launchers: list[str] = []
+        self.gpu = _only_gpu(plan)
 
     def text(self) -> str:
         self.inputs()
@@ -82,8 +83,20 @@ class _Writer:
             else:
                 self.kernel(item)
         self.output()
-        lines = [*_TANGENTS, *self.with_deletes()]
+        lines = [*_TANGENTS, *self.on_gpu(), *self.with_deletes()]
         return "def run(arguments):\n" + "".join(f"    {line}\n" for line in lines)
+
+    def on_gpu(self) -> list[str]:
+        """Lines that make the one GPU of all kernels the current one and look up its stream, once for all of them."""
+        if self.gpu is None:
+            return []
+        self.scope["current_device"] = torch._C._cuda_getDevice
+        self.scope["current_stream"] = torch._C._cuda_getCurrentRawStream
+        return [
+            f"if current_device() != {self.gpu}:",
+            f"    with torch.cuda.device({self.gpu}): return run(arguments)",
+            f"stream = current_stream({self.gpu})",
+        ]
 
     def put(self, line: str, uses: Iterable[str] = ()) -> None:
         self.lines.append((line, list(uses)))
@@ -125,7 +138,9 @@ class _Writer:
 
     def spell(self, value: Size) -> str:
         """A size as a Python expression over what `inputs` set."""
-        return value.text(self.atom) if isinstance(value, Poly) else str(value)
+        if not isinstance(value, Poly):
+            return str(value)
+        return self.atom(str(value)) if value.names == {str(value)} else value.text(self.atom)
 
     def spelled(self, numbers: Iterable[int | torch.SymInt]) -> str:
         """Sizes or strides as a Python tuple."""
@@ -149,9 +164,11 @@ class _Writer:
             self.allocate(store.tensor, built.cluster.device)
         k = f"k{len(self.scope)}"
         launcher = launch_plan(built)
-        self.scope[k] = launcher.call
+        at_once = launcher.at_once if self.gpu is not None else None
+        self.scope[k] = at_once or launcher.call
         self.launchers.append(k)
-        values = []
+        values = ["stream"] if at_once else []
+        values += [self.spell(s) for s in launcher.sizes]
         for f in built.source.block:
             if f.kind == "pointer":
                 name = self.tensor(f.tensor, uses)
@@ -159,8 +176,7 @@ class _Writer:
                 values.append(f"{name}.data_ptr()" + ("" if offset == "0" else f" + {offset}"))
             elif f.kind == "size":
                 values.append(self.spell(f.size))
-        rows, extent = (self.spell(s) for s in launcher.sizes)
-        self.put(f"{k}({rows}, {extent}, {', '.join(values)})", uses)
+        self.put(f"{k}({', '.join(values)})", uses)
 
     def allocate(self, tensor: str, device: str) -> None:
         if variable(tensor) in self.made:
@@ -170,14 +186,17 @@ class _Writer:
         self.made.add(variable(tensor))
         if tensor in self.in_place:
             uses: list[str] = []
-            source = self.tensor(self.in_place[tensor], uses)
-            self.put(f"{variable(tensor)} = {source}.as_strided({sizes}, {strides})", uses)
+            source, was = self.tensor(self.in_place[tensor], uses), self.fake(self.in_place[tensor])
+            same = (sizes, strides) == (self.spelled(was.shape), self.spelled(was.stride()))
+            self.put(
+                f"{variable(tensor)} = {source}" + ("" if same else f".as_strided({sizes}, {strides})"), uses
+            )
             return
-        self.scope[f"device_{ident(device)}"] = torch.device(device)
-        self.put(
-            f"{variable(tensor)} = empty({sizes}, {strides}, "
-            f"dtype={self.constant(fake.dtype)}, device=device_{ident(device)})"
-        )
+        empty = f"empty_{ident(device)}"
+        if empty not in self.scope:
+            on = torch.device(device)
+            self.scope[empty] = allocator(on) if on.index in (None, self.gpu) else dispatched(on)
+        self.put(f"{variable(tensor)} = {empty}({sizes}, {strides}, {self.constant(fake.dtype)})")
 
     def call(self, call: Call) -> None:
         node = self.nodes[call.name]
@@ -293,6 +312,13 @@ class _Writer:
         value: Any = self.nodes[tensor if tensor in self.nodes else base].meta["val"]
         found: torch.Tensor = value if tensor in self.nodes else value[int(part)]
         return found
+
+
+def _only_gpu(plan: Plan) -> int | None:
+    """The GPU of all of a plan's kernels; None where they are of several, or of none."""
+    devices = {torch.device(built.cluster.device) for built in plan.kernels}
+    (index,) = {d.index for d in devices} if len(devices) == 1 else {None}
+    return index if {d.type for d in devices} == {"cuda"} else None
 
 
 def overload(name: str) -> Any:

@@ -27,7 +27,7 @@ def statements(kernel: Kernel) -> list[Statement]:
 
 def kinds(kernel: Kernel) -> dict[str, Class]:
     """The compute class of every value."""
-    found: dict[str, Class] = {s.name: "float" for s in kernel.stages if isinstance(s, ReduceRow)}
+    found: dict[str, Class] = {s.name: s.kind for s in kernel.stages if isinstance(s, ReduceRow)}
     for s in statements(kernel):
         if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept)):
             found[s.name] = s.kind
@@ -53,6 +53,7 @@ def fields(kernel: Kernel, extra: tuple[tuple[str, str], ...] = ()) -> tuple[Fie
             block.append(Field(f"{a.name}_c", "i64", "size", size=a.step))
         if kernel.axis == "inner":
             block.append(Field(f"{a.name}_r", "i64", "size", size=a.reduced))
+        block.extend(Field(f"{a.name}_b{k}", "i64", "size", size=s) for k, s in enumerate(a.blocks))
         if a.table is not None:
             block.append(Field(f"{a.name}_n", "i64", "size", size=a.table[0]))
             block.append(Field(f"{a.name}_t", "i64", "size", size=a.table[1]))
@@ -60,11 +61,17 @@ def fields(kernel: Kernel, extra: tuple[tuple[str, str], ...] = ()) -> tuple[Fie
         block.append(Field(f"{i.name}_start", "i64", "size", size=i.start))
         block.extend(Field(f"{i.name}_o{k}", "i64", "size", size=i.outer[k]) for k in range(rank))
         block.append(Field(f"{i.name}_step", "i64", "size", size=i.step))
+        if kernel.axis == "inner":
+            block.append(Field(f"{i.name}_r", "i64", "size", size=i.reduced))
+        block.extend(Field(f"{i.name}_b{k}", "i64", "size", size=s) for k, s in enumerate(i.blocks))
     block.extend(Field(f"n{k}", "i64", "size", size=size) for k, size in enumerate(kernel.outer))
     block.append(Field("rows", "i64", "size", size=product(kernel.outer)))
     block.append(Field("cols", "i64", "size", size=kernel.cols))
     if kernel.axis == "inner":
         block.append(Field("inner", "i64", "size", size=kernel.inner))
+    block.extend(Field(f"m{k}", "i64", "size", size=size) for k, size in enumerate(kernel.blocks))
+    if kernel.blocks:
+        block.append(Field("run", "i64", "size", size=kernel.run))
     block.extend(Field(f"s{k}", "i64", "size", size=name(symbol)) for k, symbol in enumerate(kernel.symbols))
     block.extend(Field(n, ctype, "extra") for n, ctype in extra)
     return tuple(block)

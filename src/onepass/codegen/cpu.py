@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onepass.codegen.arguments import statements, struct
-from onepass.codegen.cpu_prelude import cpu_prelude
-from onepass.codegen.printer import Printer, float_literal
-from onepass.dtypes import FLOAT32
+from onepass.codegen.arguments import iotas, statements, struct
+from onepass.codegen.cpu_prelude import cpu_library, cpu_prelude
+from onepass.codegen.printer import Printer, double_literal, float_literal
+from onepass.dtypes import FLOAT32, Class
 from onepass.ir.kernel import (
     Access,
     Accumulate,
@@ -28,7 +29,8 @@ from onepass.ir.kernel import (
 from onepass.ops.table import REDUCE
 from onepass.plan.schedules.cpu import LANES, CpuSchedule
 
-VECTOR = {"float": "vf", "int": "vl", "bool": "vm"}
+VECTOR = {"float": "vf", "double": "vd", "int": "vl", "bool": "vm"}
+SCALAR = {"float": "float", "double": "double", "int": "i64", "bool": "i64"}
 
 
 class CpuPrinter(Printer):
@@ -41,6 +43,7 @@ class CpuPrinter(Printer):
         self.schedule = schedule
         self.unrolled: dict[str, int] = {}  # accumulators of a reduction, by its name
         self.streamed = _streamed(kernel)
+        self.inside_block = False  # the text being printed uses a block's pointers, not the row's
         self.ahead = _only_input(kernel)
         self.last_loop = kernel.loops[-1] if kernel.loops else None
         read, written = (
@@ -54,7 +57,12 @@ class CpuPrinter(Printer):
         self.row_function()
         self.entry()
         body = "\n".join(self.lines)
-        return f"{cpu_prelude()}\n{struct(self.block)}\n{body}\n"
+        library = cpu_library() if self.needs_library(body) else ""
+        return f"{cpu_prelude()}{library}\n{struct(self.block)}\n{body}\n"
+
+    def needs_library(self, body: str) -> bool:
+        wide = any(isinstance(s, ReduceRow) and s.kind != "float" for s in self.kernel.stages)
+        return wide or bool(re.search(r"\b(?:vd|lib_\w+|int_\w+|wrap_\w+)\b", body))
 
     # The walk over rows
 
@@ -137,8 +145,8 @@ class CpuPrinter(Printer):
             total = f"{stage.name}_a0"
             for u in range(1, self.unrolled[stage.name]):
                 total = REDUCE[stage.op].combine.format(total, f"{stage.name}_a{u}")
-            self.put(1, f"const vf {stage.name} = vf(h{stage.op}({total}));")
-            self.kinds[stage.name] = "float"
+            vector = VECTOR[stage.kind]
+            self.put(1, f"const {vector} {stage.name} = {vector}(h{stage.op}({total}));")
 
     def row_statement(self, s: Statement) -> None:
         if isinstance(s, StoreValue):
@@ -170,10 +178,41 @@ class CpuPrinter(Printer):
             if isinstance(s, Accumulate):
                 self.unrolled[s.name] = unroll
                 for u in range(unroll):
-                    self.put(1, f"vf {s.name}_a{u} = vf({REDUCE[s.op].identity});")
+                    self.put(1, f"{VECTOR[s.kind]} {s.name}_a{u} = {self.identity(s)};")
+        if self.kernel.blocks:
+            self.blocks_of_columns(loop, unroll)
+            return
         bounds = self.kernel.bounds
         for low, high in zip((0, *bounds), (*bounds, None), strict=True):
             self.segment(loop, unroll, low, high, bool(bounds))
+
+    def blocks_of_columns(self, loop: ColumnLoop, unroll: int) -> None:
+        """The columns in the order of their slower dimensions, each with the pointers that begin there."""
+        self.inside_block = True
+        self.put(1, "for (i64 block = 0, at = 0; at < hi; ++block, at += a->run) {")
+        rest = "block"
+        for k in range(len(self.kernel.blocks) - 1, 0, -1):
+            self.put(2, f"const i64 b{k} = {rest} % a->m{k}, g{k} = {rest} / a->m{k};")
+            rest = f"g{k}"
+        self.put(2, f"const i64 b0 = {rest};")
+        for a in self.kernel.accesses:
+            terms = "".join(f" + b{k} * a->{a.name}_b{k}" for k in range(len(a.blocks)))
+            self.put(2, f"const auto {a.name}_p = {a.name}_g{terms}; (void){a.name}_p;")
+        for i in iotas(self.kernel):
+            terms = "".join(f" + b{k} * a->{i.name}_b{k}" for k in range(len(i.blocks)))
+            self.put(2, f"const i64 {i.name}_p = {i.name}_b{terms}; (void){i.name}_p;")
+        for value in self.kernel.kept:
+            self.put(2, f"float* const {value}_q = {value}_k + at; (void){value}_q;")
+        self.put(2, "const i64 lo = 0, hi = a->run;")
+        self.segment(loop, unroll, 0, None, False)
+        self.put(1, "}")
+        self.inside_block = False
+
+    def row_of(self, a: Access) -> str:
+        return f"{a.name}_{'p' if self.inside_block else 'g'}"
+
+    def kept_row(self, value: str) -> str:
+        return f"{value}_{'q' if self.inside_block else 'k'}"
 
     def segment(self, loop: ColumnLoop, unroll: int, low: int, high: int | None, several: bool) -> None:
         """Whole trips, then single vectors, then the end: the last 16 columns again, those already seen masked."""
@@ -228,9 +267,9 @@ class CpuPrinter(Printer):
             elif isinstance(s, Compute) and s.name in once:
                 continue
             elif isinstance(s, Keep):
-                self.put(depth + 1, f"store({s.value}_k + {c}, {s.value});")
+                self.put(depth + 1, f"store({self.kept_row(s.value)} + {c}, {s.value});")
             elif isinstance(s, Kept):
-                self.put(depth + 1, f"const vf {s.name} = load({s.name}_k + {c});")
+                self.put(depth + 1, f"const vf {s.name} = load({self.kept_row(s.name)} + {c});")
             elif isinstance(s, StoreValue):
                 self.put(depth + 1, self.store(s, c, tail))
             else:
@@ -245,9 +284,9 @@ class CpuPrinter(Printer):
         if isinstance(s.value, str) and s.value in once:
             expression, product = once[s.value]
             return f"{total} = {expression.format(total, *(self.operand(o, 'float') for o in product.operands))};"
-        value = self.operand(s.value, "float")
+        value = self.operand(s.value, s.kind)
         if fresh:
-            value = f"op_where({fresh}, {value}, vf({REDUCE[s.op].identity}))"
+            value = f"op_where({fresh}, {value}, {self.identity(s)})"
         return f"{total} = {REDUCE[s.op].combine.format(total, value)};"
 
     def value(self, s: Statement, c: str, tail: str | None, along: str = "") -> str:
@@ -255,7 +294,8 @@ class CpuPrinter(Printer):
         if isinstance(s, LoadValue):
             return f"const {VECTOR[s.kind]} {s.name} = {self.load(s, c, tail, along)};"
         if isinstance(s, IotaValue):
-            return f"const vl {s.name} = iota({s.name}_b + ({c}) * a->{s.name}_step, a->{s.name}_step);"
+            first = f"{s.name}_{'p' if self.inside_block else 'b'}" + self.down(s, along)
+            return f"const vl {s.name} = iota({first} + ({c}) * a->{s.name}_step, a->{s.name}_step);"
         if isinstance(s, Compute):
             return f"const {VECTOR[s.kind]} {s.name} = {self.expression(s)};"
         assert isinstance(s, Choose)
@@ -263,8 +303,8 @@ class CpuPrinter(Printer):
 
     def load(self, s: LoadValue, c: str, tail: str | None, along: str) -> str:
         a = self.kernel.access(s.access)
-        shape = {"float": "load", "int": "load_int", "bool": "load_mask"}[s.kind]
-        row = f"{a.name}_g{self.down(a, along)}"
+        shape = {"float": "load", "double": "load_double", "int": "load_int", "bool": "load_mask"}[s.kind]
+        row = f"{self.row_of(a)}{self.down(a, along)}"
         if a.column == "zero":
             return f"{shape}_1({row})"
         step = f", a->{a.name}_c" if a.column == "strided" else ""
@@ -274,12 +314,9 @@ class CpuPrinter(Printer):
         ]
         return f"{shape}{suffix}({at}{step}{', ' + tail if tail else ''})"
 
-    def down(self, a: Access, along: str) -> str:
-        return f" + {along} * a->{a.name}_r" if along else ""
-
     def store(self, s: StoreValue, c: str, tail: str | None, along: str = "") -> str:
         a = self.kernel.access(s.access)
-        row = f"{a.name}_g{self.down(a, along)}"
+        row = f"{self.row_of(a)}{self.down(a, along)}"
         if a.column == "strided":
             at = f"{row} + ({c}) * a->{a.name}_c, a->{a.name}_c, {s.value}"
             return f"store_sn({at}, {tail});" if tail else f"store_s({at});"
@@ -289,11 +326,16 @@ class CpuPrinter(Printer):
         return f"store_or_stream({at}, past);" if a in self.streamed and c != "t" else f"store({at});"
 
     def sized(self, text: str, kind: str) -> str:
-        return f"{VECTOR[kind]}(({'float' if kind == 'float' else 'i64'}){text})"
+        return f"{VECTOR[kind]}(({SCALAR[kind]}){text})"
+
+    def ctype(self, kind: Class) -> str:
+        return VECTOR[kind]
 
     def literal(self, value: Any, kind: str) -> str:
         if kind == "float":
             return f"vf({float_literal(float(value))})"
+        if kind == "double":
+            return f"vd({double_literal(float(value))})"
         if kind == "int":
             return f"vl((i64){int(value)}ll)"
         return f"mask_all({'true' if value else 'false'})"
@@ -322,16 +364,16 @@ class CpuPrinter(Printer):
                     else:
                         self.put(depth, self.value(s, "c", tail))
             elif isinstance(stage, ReduceRow):
-                self.put(depth, f"const vf {stage.name} = {stage.name}_a;")
-                self.kinds[stage.name] = "float"
+                self.put(depth, f"const {VECTOR[stage.kind]} {stage.name} = {stage.name}_a;")
             else:
                 self.serial_loop(depth, stage, tail)
 
     def serial_loop(self, depth: int, loop: ColumnLoop, tail: str | None) -> None:
         def body(inside: int) -> None:
+            self.decode_column(inside, "r")
             for s in loop.body:
                 if isinstance(s, Accumulate):
-                    total, value = f"{s.name}_a", self.operand(s.value, "float")
+                    total, value = f"{s.name}_a", self.operand(s.value, s.kind)
                     self.put(inside, f"{total} = {REDUCE[s.op].combine.format(total, value)};")
                 elif isinstance(s, Keep):
                     self.put(inside, f"store({s.value}_k + r * {LANES}, {s.value});")
@@ -342,7 +384,7 @@ class CpuPrinter(Printer):
                 else:
                     self.put(inside, self.value(s, "c", tail, "r"))
 
-        self.serial(depth, "vf", loop, body)
+        self.serial(depth, loop, body)
 
 
 def _rounded_once(body: Sequence[Statement]) -> dict[str, tuple[str, Compute]]:
@@ -367,7 +409,7 @@ def _streamed(kernel: Kernel) -> tuple[Access, ...]:
     Measured (Zen 3, 64 MiB, 2026-11-30) it makes fp32 LayerNorm 1.2–1.5 times as fast, softmax 1.1–1.25; 16-bit
     outputs 0.92–1.04, so they use plain stores.
     """
-    if kernel.axis == "inner" or kernel.bounds:
+    if kernel.axis == "inner" or kernel.bounds or kernel.blocks:
         return ()
     stored = {s.access for loop in kernel.loops for s in loop.body if isinstance(s, StoreValue)}
     read = {kernel.access(s.access).tensor for s in statements(kernel) if isinstance(s, LoadValue)}
@@ -383,7 +425,7 @@ def _only_input(kernel: Kernel) -> Access | None:
 
     Measured (as above): fp32 LayerNorm 1.1–1.3, softmax 1.05–1.1; with two inputs 0.83–1.0.
     """
-    if kernel.axis == "inner" or not kernel.reduces or kernel.bounds or not kernel.outer:
+    if kernel.axis == "inner" or not kernel.reduces or kernel.bounds or kernel.blocks or not kernel.outer:
         return None
     loaded = {s.access for loop in kernel.loops for s in loop.body if isinstance(s, LoadValue)}
     full = [a for a in kernel.accesses if a.name in loaded and not a.index and any(o != 0 for o in a.outer)]

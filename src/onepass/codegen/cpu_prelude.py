@@ -6,12 +6,19 @@ from functools import lru_cache
 from importlib import resources
 
 FILES = ("vector.hpp", "memory.hpp", "math.hpp", "math_rare.hpp", "convert.hpp")
+LIBRARY = ("library.hpp", "library.inc")
 
 
 @lru_cache(maxsize=1)
 def cpu_prelude() -> str:
     """Return the text that stands before `struct Args` in a CPU kernel."""
     return "".join(_text(name) for name in FILES)
+
+
+@lru_cache(maxsize=1)
+def cpu_library() -> str:
+    """Return what stands after it in a kernel that computes in float64 or calls the C library: 60 ms of compiling."""
+    return "".join(_text(name) for name in LIBRARY)
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,8 @@ from typing import Any
 
 from onepass.codegen.arguments import struct
 from onepass.codegen.cuda_prelude import cuda_prelude
-from onepass.codegen.printer import Printer, float_literal, stores
+from onepass.codegen.printer import Printer, double_literal, float_literal, stores
+from onepass.dtypes import Class
 from onepass.ir.kernel import (
     Access,
     Accumulate,
@@ -21,7 +22,8 @@ from onepass.ir.kernel import (
 )
 from onepass.ops.table import REDUCE
 
-TYPE = {"float": "float", "int": "i64", "bool": "bool"}
+TYPE = {"float": "float", "double": "double", "int": "i64", "bool": "bool"}
+ONE = {"float": "to_float", "double": "to_d", "int": "stored_int", "bool": "stored_bool"}
 
 
 class CudaPrinter(Printer):
@@ -77,13 +79,12 @@ class CudaPrinter(Printer):
         """A value that is the same along the row."""
         a = self.kernel.access(s.access)
         got = f"load<{'plain' if a.tensor in self.written else 'cached'}, 1>({a.name}_g).get(0)"
-        return {"float": f"to_float({got})", "int": f"stored_int({got})", "bool": f"stored_bool({got})"}[
-            s.kind
-        ]
+        return f"{ONE[s.kind]}({got})"
 
     def element(self, s: LoadValue, vector: str, e: str) -> str:
         return {
             "float": f"element({vector}, {e})",
+            "double": f"{vector}.get({e})",
             "int": f"stored_int({vector}.get({e}))",
             "bool": f"stored_bool({vector}.get({e}))",
         }[s.kind]
@@ -104,12 +105,21 @@ class CudaPrinter(Printer):
         self.put(depth, "#pragma unroll 4")
         self.put(depth, line)
 
+    def ctype(self, kind: Class) -> str:
+        return TYPE[kind]
+
+    def identity(self, s: Accumulate) -> str:
+        row = REDUCE[s.op]
+        return row.identity_int if s.kind == "int" else row.identity
+
     def sized(self, text: str, kind: str) -> str:
         return f"({TYPE[kind]}){text}"
 
     def literal(self, value: Any, kind: str) -> str:
         if kind == "float":
             return float_literal(float(value))
+        if kind == "double":
+            return double_literal(float(value))
         return f"(i64){int(value)}ll" if kind == "int" else ("true" if value else "false")
 
     # Statements that look the same under every schedule
@@ -150,11 +160,11 @@ class CudaPrinter(Printer):
     def accumulators(self, loop: ColumnLoop) -> None:
         for s in loop.body:
             if isinstance(s, Accumulate):
-                self.put(1, f"float {s.name}_a = {REDUCE[s.op].identity};")
+                self.put(1, f"{TYPE[s.kind]} {s.name}_a = {self.identity(s)};")
 
     def accumulate(self, s: Accumulate, depth: int, where: str = "") -> None:
         """``where`` is the condition under which the element counts; empty: always."""
-        value = self.operand(s.value, "float")
+        value = self.operand(s.value, s.kind)
         if where:
-            value = f"({where} ? {value} : {REDUCE[s.op].identity})"
+            value = f"({where} ? {value} : {self.identity(s)})"
         self.put(depth, f"{s.name}_a = {REDUCE[s.op].combine.format(f'{s.name}_a', value)};")

@@ -6,13 +6,24 @@ from functools import lru_cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "prelude"
-_FILES = ("ptx", "types", "math", "vectors", "reduce", "convert")  # each uses only what stands before it
+# Each uses only what stands before it.
+_FILES = (
+    "ptx.cuh",
+    "types.cuh",
+    "math.cuh",
+    "library.cuh",
+    "library.inc",
+    "vectors.cuh",
+    "reduce.cuh",
+    "convert.cuh",
+    "held.cuh",
+)
 
 
 @lru_cache
 def cuda_prelude() -> str:
     """One text without any #include, to stand before `struct Args`."""
-    return "\n".join((_FOLDER / f"{name}.cuh").read_text() for name in _FILES)
+    return "\n".join((_FOLDER / name).read_text() for name in _FILES)
 
 
 @lru_cache

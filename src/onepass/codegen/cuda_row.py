@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onepass.codegen.arguments import statements
-from onepass.codegen.cuda import CudaPrinter
+from onepass.codegen.cuda import TYPE, CudaPrinter
 from onepass.codegen.cuda_prelude import reduce_scratch_bytes
 from onepass.codegen.printer import stores
 from onepass.ir.kernel import (
@@ -39,10 +39,10 @@ class RowPrinter(CudaPrinter):
         self.put(
             1, f"constexpr int T = {s.lanes}, R = {s.groups}, K = {s.steps}, E = {s.width}, cols = {s.cols};"
         )
-        if scratch := reduce_scratch_bytes(s.lanes, s.groups):
-            self.put(1, f"__shared__ float scratch[{scratch // 4}];")
+        self.scratch(s.lanes, s.groups)
         if self.kernel.reduces:
-            self.put(1, f"groups<T, R> group({'scratch' if scratch else 'nullptr'});")
+            words = ", 1, 2" if self.wide else ""
+            self.put(1, f"groups<T, R{words}> group({'scratch' if s.lanes > 32 else 'nullptr'});")
         if s.shared_bytes:
             self.put(1, "extern __shared__ u32x4 held_s[];")
             for i, value in enumerate(self.kernel.kept):
@@ -60,6 +60,16 @@ class RowPrinter(CudaPrinter):
         for stage in self.kernel.stages:
             self.stage(stage)
         self.put(0, "}")
+
+    def scratch(self, lanes: int, groups: int) -> None:
+        """Shared memory for reductions, of 8-byte values where one of them has these."""
+        if scratch := reduce_scratch_bytes(lanes, groups):
+            words = scratch // 4 * (2 if self.wide else 1)
+            self.put(1, f"__shared__ {'__align__(8) ' if self.wide else ''}float scratch[{words}];")
+
+    @property
+    def wide(self) -> bool:
+        return any(isinstance(s, ReduceRow) and s.kind != "float" for s in self.kernel.stages)
 
     # Loads
 
@@ -112,7 +122,9 @@ class RowPrinter(CudaPrinter):
         elif isinstance(stage, ColumnLoop):
             self.column_loop(stage)
         else:
-            self.put(1, f"const float {stage.name} = group.{REDUCE[stage.op].group}({stage.name}_a);")
+            self.put(
+                1, f"const {TYPE[stage.kind]} {stage.name} = group.{REDUCE[stage.op].group}({stage.name}_a);"
+            )
             self.reduced = stage.name
 
     def row_statement(self, s: Statement) -> None:

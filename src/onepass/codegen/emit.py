@@ -9,25 +9,34 @@ from onepass.codegen.arguments import Field
 from onepass.codegen.cpu import CpuPrinter
 from onepass.codegen.cuda_flat import FlatPrinter
 from onepass.codegen.cuda_row import RowPrinter
+from onepass.codegen.cuda_row_cluster import ClusterPrinter
+from onepass.codegen.cuda_row_serial import SerialPrinter
 from onepass.codegen.cuda_row_stream import StreamPrinter
 from onepass.codegen.cuda_row_strided import StridedPrinter
+from onepass.codegen.cuda_row_walk import WalkPrinter
 from onepass.codegen.cuda_tiled import TiledPrinter
 from onepass.ir.kernel import Kernel
 from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
 
 PRINTERS: dict[type[Schedule], Any] = {
     CpuSchedule: CpuPrinter,
     FlatSchedule: FlatPrinter,
     RowSchedule: RowPrinter,
+    ClusterSchedule: ClusterPrinter,
     StreamSchedule: StreamPrinter,
+    SerialSchedule: SerialPrinter,
     StridedSchedule: StridedPrinter,
     TiledSchedule: TiledPrinter,
+    WalkSchedule: WalkPrinter,
 }
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from onepass.codegen.arguments import Field, fields, iotas, kinds, spell_size
-from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, Kernel, StoreValue
+from onepass.dtypes import Class
+from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, IotaValue, Kernel, StoreValue
 from onepass.ir.symbol import Poly
 from onepass.ops.table import OPS, REDUCE
 
@@ -51,32 +52,48 @@ class Printer:
 
     # Loops
 
-    def serial(self, depth: int, ctype: str, loop: ColumnLoop, body: Callable[[int], None]) -> None:
+    def decode_column(self, depth: int, r: str) -> None:
+        """Coordinates b0 … and ``rest`` of a column, where accesses do not pass columns in one stride."""
+        if not self.kernel.blocks:
+            return
+        self.put(depth, f"const i64 rest = {r} % {self.args}run, block_of = {r} / {self.args}run;")
+        left = "block_of"
+        for k in range(len(self.kernel.blocks) - 1, 0, -1):
+            self.put(depth, f"const i64 b{k} = {left} % {self.args}m{k}, g{k} = {left} / {self.args}m{k};")
+            left = f"g{k}"
+        self.put(depth, f"const i64 b0 = {left};")
+
+    def serial(self, depth: int, loop: ColumnLoop, body: Callable[[int], None]) -> None:
         """One thread or vector walks the reduced dimension, r; ``body`` prints what it does at a depth.
 
         Sums are taken in blocks of 32, of 32 blocks, of 32 of those: added one by one, a million terms of a like size
         would be off by 1e-5, and past 2^24 of them the sum would stand still.
         """
-        sums = [s.name for s in loop.body if isinstance(s, Accumulate) and REDUCE[s.op].rounds]
+        sums = {
+            s.name: self.ctype(s.kind)
+            for s in loop.body
+            if isinstance(s, Accumulate) and REDUCE[s.op].rounds and s.kind != "int"
+        }
         for s in loop.body:
             if isinstance(s, Accumulate):
-                self.put(depth, f"{ctype} {s.name}_a = {ctype}({REDUCE[s.op].identity});")
+                self.put(depth, f"{self.ctype(s.kind)} {s.name}_a = {self.identity(s)};")
         if not sums:
             self.walk(depth, f"for (i64 r = 0; r < {self.args}cols; ++r) {{")
             body(depth + 1)
             self.put(depth, "}")
             return
-        names = ", ".join(f"{n}_{level} = {ctype}(0.0f)" for n in sums for level in "bcd")
-        self.put(depth, f"{ctype} {names};")
+        for ctype in dict.fromkeys(sums.values()):
+            names = [f"{n}_{level} = {ctype}(0.0f)" for n, c in sums.items() if c == ctype for level in "bcd"]
+            self.put(depth, f"{ctype} {', '.join(names)};")
         self.put(depth, f"for (i64 first = 0, block = 1; first < {self.args}cols; first += 32, ++block) {{")
         self.put(depth + 1, f"const i64 last = first + 32 < {self.args}cols ? first + 32 : {self.args}cols;")
         self.walk(depth + 1, "for (i64 r = first; r < last; ++r) {")
         body(depth + 2)
         self.put(depth + 1, "}")
-        self.carry(depth + 1, ctype, sums, "a", "b")
+        self.carry(depth + 1, sums, "a", "b")
         for mask, low, high in ((31, "b", "c"), (1023, "c", "d")):
             self.put(depth + 1, f"if ((block & {mask}) == 0) {{")
-            self.carry(depth + 2, ctype, sums, low, high)
+            self.carry(depth + 2, sums, low, high)
             self.put(depth + 1, "}")
         self.put(depth, "}")
         for n in sums:
@@ -86,22 +103,32 @@ class Printer:
         """The head of a loop whose loads should be in flight together."""
         self.put(depth, line)
 
-    def carry(self, depth: int, ctype: str, sums: list[str], low: str, high: str) -> None:
-        for n in sums:
+    def carry(self, depth: int, sums: dict[str, str], low: str, high: str) -> None:
+        for n, ctype in sums.items():
             self.put(depth, f"{n}_{high} = {n}_{high} + {n}_{low}; {n}_{low} = {ctype}(0.0f);")
+
+    def down(self, a: Access | IotaValue, along: str) -> str:
+        """How far an access is down the reduced dimension."""
+        if not along:
+            return ""
+        if not a.blocks:
+            return f" + {along} * {self.args}{a.name}_r"
+        return (
+            "".join(f" + b{k} * {self.args}{a.name}_b{k}" for k in range(len(a.blocks)))
+            + f" + rest * {self.args}{a.name}_r"
+        )
 
     # Values
 
     def expression(self, s: Compute) -> str:
         row = OPS[s.op]
-        text = row.expr_half if self.kernel.half and row.expr_half else row.expr
         numbers = (
-            row.operands
-            if row.operands in ("float", "bool")
-            else s.kind
-            if row.result == "same"
+            s.kind
+            if row.result == "same" or row.operands == "condition"
             else next((self.kinds[o] for o in s.operands if isinstance(o, str)), s.kind)
         )
+        short = self.kernel.half and row.expr_half and numbers == "float"
+        text = row.expr_half if short and row.expr_half else row.expr
         return text.format(
             *(
                 self.operand(o, "bool" if row.operands == "condition" and i == 0 else numbers)
@@ -117,6 +144,15 @@ class Printer:
             return self.sized(spell_size(self.kernel, o, self.args), kind)
         return self.literal(o, kind)
 
+    def ctype(self, kind: Class) -> str:
+        """The type of a value of a compute class."""
+        raise NotImplementedError
+
+    def identity(self, s: Accumulate) -> str:
+        """What a reduction starts from."""
+        row = REDUCE[s.op]
+        return f"{self.ctype(s.kind)}({row.identity_int if s.kind == 'int' else row.identity})"
+
     def sized(self, text: str, kind: str) -> str:
         raise NotImplementedError
 
@@ -126,6 +162,15 @@ class Printer:
 
 def stores(body: Iterable[Any]) -> list[StoreValue]:
     return [s for s in body if isinstance(s, StoreValue)]
+
+
+def double_literal(value: float) -> str:
+    """A float64, exactly."""
+    if math.isnan(value):
+        return "(double)NAN_F"
+    if math.isinf(value):
+        return "(double)-INFINITY_F" if value < 0 else "(double)INFINITY_F"
+    return value.hex()
 
 
 def float_literal(value: float) -> str:

@@ -125,7 +125,7 @@ def _compile(
 
 def _translation_unit(sources: Sequence[KernelSource], arch: int, prelude: str) -> str:
     parts = [
-        '#include "cuda_on_host.hpp"\n#include "ptx_on_host.hpp"\n',
+        '#include "cuda_on_host.hpp"\n#include "ptx_on_host.hpp"\n#define LIB(f) __builtin_##f\n',
         f"#define __CUDA_ARCH__ {arch * 10}\n",
         f'namespace onepass_prelude {{\n#line 1 "prelude"\n{prelude}\n}}\n',
     ]

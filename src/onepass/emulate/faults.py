@@ -65,6 +65,11 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("division-by-zero", "an integer is divided by 0: what a device gives there is not defined"),
     ("endless-loop", "a loop went on for seconds with no memory access: check the condition that ends it"),
     ("crash", "the host stopped the thread: a wild pointer, or a function called through one"),
+    (
+        "absent-block",
+        "a block of the cluster may not have begun, or may have ended: wait at a cluster barrier before the first store to "
+        "its memory, and after the last",
+    ),
 )
 UNDEFINED_LANE, INDEX_PAST_ARRAY, BARRIER_ELSEWHERE = 13, 14, 17
 
@@ -78,4 +83,4 @@ ENDLESS = frozenset({"too-many-accesses", "endless-loop"})
 OF_TWO = frozenset({"shared-race", "global-race", "barrier-divergence", "missing-lane", "warp-divergence"})
 
 # Those that an address belongs to.
-OF_MEMORY = frozenset((*range(1, 7), 15, 16, *SUSPECT))
+OF_MEMORY = frozenset((*range(1, 7), 15, 16, 25, *SUSPECT))

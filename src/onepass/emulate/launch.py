@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,7 @@ from onepass.emulate.faults import (
 from onepass.errors import KernelFault
 
 Grid = tuple[int, ...] | int
+_CLUSTER = re.compile(r"\b__cluster_dims__\s*\(\s*(\d+)\s*,\s*1\s*,\s*1\s*\)")
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ class _Launch(ctypes.Structure):
         ("max_faults", ctypes.c_uint64),
         ("sites", ctypes.c_void_p),
         ("max_sites", ctypes.c_uint64),
+        ("cluster", ctypes.c_uint64),
     )
 
 
@@ -222,6 +225,8 @@ class EmulatedKernel:
         self._index = index
         self._library, self._lock = _open(path)
         self._kernel = _Kernel.in_dll(self._library, f"onepass_kernel_{index}")
+        found = _CLUSTER.search(source.text)
+        self.cluster = int(found[1]) if found else 1  # blocks that run side by side
 
     @property
     def static_shared_bytes(self) -> int:
@@ -322,7 +327,12 @@ class EmulatedKernel:
             max_faults=max_faults,
             sites=ctypes.addressof(sites),
             max_sites=_MAX_SITES,
+            cluster=self.cluster,
         )
+        if launch.grid.x % self.cluster:
+            raise ValueError(
+                f"{self.name}: {launch.grid.x} blocks are no multiple of a cluster's {self.cluster}"
+            )
         threads = launch.block.x * launch.block.y * launch.block.z
         if not 0 < threads <= 1024:
             raise ValueError(
@@ -412,7 +422,7 @@ def _where(fault: _Fault, items: Sequence[Buffer]) -> str:
     address = int(fault.address)
     if fault.other == -2:
         return "outside the block's shared memory"
-    if KINDS[fault.kind][0] in ("unwritten-shared", "shared-race"):
+    if KINDS[fault.kind][0] in ("unwritten-shared", "shared-race", "absent-block"):
         return "shared memory"
 
     def distance(b: Buffer) -> int:

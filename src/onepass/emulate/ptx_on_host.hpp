@@ -103,3 +103,14 @@ ONEPASS_LOADS(plain, plain_path)
 ONEPASS_STORES(stream)
 ONEPASS_STORES(plain)
 #undef ONEPASS_STORES
+
+ONEPASS_HOST void ptx_copy16_stream(void* shared, const void* p) { onepass_copy(shared, onepass_load(p, 16, read_only_path)); }
+ONEPASS_HOST void ptx_copies_done() { onepass_copies_done(); }
+
+// ---- clusters ----
+
+ONEPASS_HOST unsigned ptx_cluster_rank() { return onepass_cluster_rank(); }
+ONEPASS_HOST void ptx_cluster_arrive_relaxed() { onepass_cluster_arrive(true); }
+ONEPASS_HOST void ptx_cluster_arrive() { onepass_cluster_arrive(false); }
+ONEPASS_HOST void ptx_cluster_wait(ONEPASS_SITE) { onepass_cluster_wait(site); }
+ONEPASS_HOST void ptx_cluster_store4(float* p, unsigned rank, float v) { onepass_cluster_store(p, rank, v); }

@@ -1,4 +1,5 @@
-// Runs the threads of one CUDA block as fibers on one host thread, and watches every memory access.
+// Runs the threads of one CUDA block, or of the blocks of a thread-block cluster, as fibers on one host thread, and watches every
+// memory access.
 // Compiled without instrumentation and linked into each emulated module, so that a module owns its state.
 #include "runtime.hpp"
 
@@ -14,7 +15,7 @@
 
 namespace {
 
-constexpr unsigned max_threads = 1024;
+constexpr unsigned max_threads = 1024, max_cluster = 16;
 // libm is called on a fiber's stack, and a kernel that spills may hold a row there; 64 KiB holds both, touched lazily.
 constexpr size_t stack_bytes = 64 << 10;
 constexpr size_t guard_bytes = 64 << 10;  // below all stacks, a page of any host: endless recursion ends there
@@ -22,7 +23,13 @@ constexpr uint64_t max_history_bytes = 1 << 20;  // 52 bytes of history each
 constexpr uint64_t stack_canary = 0x5ca1ab1e0ddba11ull;
 
 enum Readers : uint8_t { one_thread, one_warp, many_warps };
-enum State : uint8_t { running, at_warp, at_barrier, exited };
+enum State : uint8_t { running, at_warp, at_barrier, at_cluster, exited };
+
+// A copy to shared memory that was asked for.
+struct Copy {
+  void* to;
+  Bytes16 value;
+};
 
 struct Fiber {
   void* stack_pointer;
@@ -36,6 +43,11 @@ struct Fiber {
   State state;
   uint8_t depth;        // of calls
   uint64_t callers[4];  // where the outer functions go on
+  uint32_t arrives, waits;      // at the cluster's barrier
+  uint32_t released, acquired;  // of those, the ones that order memory
+  bool relaxed;                 // its last arrival was none of these
+  Copy* copies;
+  uint32_t copy_count, copy_room;
 };
 
 // Who wrote and read a byte of shared memory last, and when. A block never sees stamps of an older one.
@@ -46,6 +58,8 @@ struct Shadow {
   uint16_t writer, reader, another;        // `another`: who has read it beside the first reader
   uint8_t readers;  // a Readers: who has read it since `read_epoch` began
   bool atomic;      // written by an atomic last
+  uint8_t write_rank;                // of the block that wrote it
+  uint32_t write_stamp, read_stamp;  // the `released` of who wrote it, and the most of who has read it since
 };
 
 // The same of a byte of global memory, which keeps its history from block to block.
@@ -59,13 +73,32 @@ struct Shared {
   Shadow* shadow;
 };
 
+// One block of a cluster while another one runs: its shared memory lies in `memory`, and at its own place while it runs.
+struct Block {
+  Index3 index;
+  unsigned alive, waiting_at_barrier;
+  uint32_t epoch, block_epoch;
+  uint32_t warp_epoch[max_threads / 32];
+  Shadow* shadow[3];
+  char* memory[3];
+  uint32_t stored_stamp;  // 1 + the most of those that other blocks' stores to its memory had; 0: none
+  uint64_t stored_pc;
+  Index3 storing_block, storing_thread;
+};
+
 const Launch* launch;
 Outcome* outcome;
 bool stopped;  // the launch ends: a fault was found that it can't go on after, or enough of them
 volatile bool inside;  // a fiber runs, and not the scheduler or the loader
 void* scheduler;  // the scheduler's saved stack pointer
 char* stacks;
-Fiber fibers[max_threads];
+unsigned room;  // fibers that there are stacks for
+Fiber all_fibers[max_cluster * max_threads];
+Fiber* fibers;  // of the block that runs
+Block blocks[max_cluster];
+unsigned rank;                         // of the block that runs
+uint32_t cluster_phase;                // barriers of the cluster that are complete
+unsigned cluster_pending, cluster_live;  // threads that the next one waits for, and that have not returned
 Fiber* current;
 unsigned threads, alive, waiting_at_barrier;
 uint32_t epoch, block_epoch;          // epoch grows at each barrier and each block
@@ -185,7 +218,7 @@ void note(FaultKind kind, uint64_t address, uint64_t bytes, uint64_t pc, int32_t
   __builtin_unreachable();
 }
 
-char* stack_of(unsigned i) { return stacks + guard_bytes + i * stack_bytes; }
+char* stack_of(unsigned i) { return stacks + guard_bytes + (rank * threads + i) * stack_bytes; }
 
 unsigned thread_number() { return unsigned(current - fibers); }
 
@@ -195,12 +228,14 @@ Index3 thread_index(unsigned i) {
 }
 
 void go_on_without();
+void leave_cluster();
 
 void enter() {
   launch->entry(launch->args);
   current->state = exited;
   --alive;
   go_on_without();
+  leave_cluster();
   to_scheduler();
   __builtin_unreachable();
 }
@@ -211,6 +246,7 @@ void prepare_fiber(unsigned i) {
   void** frame = reinterpret_cast<void**>(low + stack_bytes) - frame_words;
   memset(frame, 0, frame_words * sizeof(void*));
   frame[return_word] = reinterpret_cast<void*>(&enter);
+  free(fibers[i].copies);
   fibers[i] = Fiber{};
   fibers[i].stack_pointer = frame;
 }
@@ -383,6 +419,59 @@ uint64_t onepass_barrier_count(uint64_t site, bool vote) {
   return wait_for_all(site, reinterpret_cast<uint64_t>(__builtin_return_address(0)), vote);
 }
 
+// ---- clusters ----
+
+namespace {
+
+// All have arrived. An arrival that is relaxed orders no memory.
+void finish_cluster_phase(bool relaxed) {
+  ++cluster_phase;
+  cluster_pending = cluster_live;
+  for (unsigned r = 0; r < launch->cluster; ++r)
+    for (unsigned i = 0; i < threads; ++i)
+      if (all_fibers[r * threads + i].state == at_cluster) all_fibers[r * threads + i].state = running;
+  if (relaxed) return;
+  ++epoch;
+  for (unsigned r = 0; r < launch->cluster; ++r)
+    if (r != rank) ++blocks[r].epoch;
+}
+
+// A thread has returned: the cluster's barrier does not wait for it.
+void leave_cluster() {
+  --cluster_live;
+  if (current->arrives == cluster_phase && --cluster_pending == 0 && cluster_live) finish_cluster_phase(false);
+}
+
+}  // namespace
+
+unsigned onepass_cluster_rank() { return rank; }
+
+void onepass_cluster_arrive(bool relaxed) {
+  const uint64_t pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  Fiber& f = *current;
+  count_step(pc);
+  if (f.arrives != f.waits) stop(barrier_divergence, 0, 0, pc, -1);
+  ++f.arrives;
+  f.relaxed = relaxed;
+  f.released += !relaxed;
+  if (--cluster_pending == 0) finish_cluster_phase(relaxed);
+}
+
+void onepass_cluster_wait(uint64_t site) {
+  const uint64_t pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  Fiber& f = *current;
+  count_step(pc);
+  if (f.arrives == f.waits) stop(barrier_divergence, 0, 0, pc, -1);
+  f.site = site;
+  f.pc = pc;
+  if (cluster_phase < f.arrives) {
+    f.state = at_cluster;
+    to_scheduler();
+  }
+  ++f.waits;
+  f.acquired += !f.relaxed;
+}
+
 void onepass_fence() { fenced = true; }
 void onepass_trap() { stop(trap, 0, 0, reinterpret_cast<uint64_t>(__builtin_return_address(0)), 0); }
 
@@ -395,6 +484,12 @@ bool ordered(uint32_t then_epoch, uint32_t then_warp_epoch, unsigned then_thread
   if (then_epoch < epoch || then_thread == now_thread) return true;
   const unsigned warp = now_thread / 32;
   return then_thread / 32 == warp && then_warp_epoch < warp_epoch[warp];
+}
+
+// What another block of the cluster stored is there once a barrier of the cluster lies between.
+bool ordered(const Shadow& h, unsigned t) {
+  if (h.write_rank != rank) return h.write_stamp < current->acquired;
+  return ordered(h.write_epoch, h.write_warp_epoch, h.writer, t);
 }
 
 void note_read(Shadow& h, unsigned t, uint64_t pc) {
@@ -431,10 +526,11 @@ void check_shared(Shared& s, uintptr_t address, uint64_t bytes, bool write, int 
     if (!write && !written) note(unwritten_shared, address + i, bytes, pc, -1);
     if (!plain && !write) continue;
     // Atomics race by design. A plain read beside them may be meant as well: a loop around atomicCAS begins with one.
-    if (written && !(h.atomic && !plain) && !ordered(h.write_epoch, h.write_warp_epoch, h.writer, t))
+    if (written && !(h.atomic && !plain) && !ordered(h, t))
       note(h.atomic && !write ? atomic_shared_race : shared_race, address + i, bytes, pc, h.writer, h.write_pc);
     if (!write) {
       note_read(h, t, pc);
+      if (h.read_stamp < current->released) h.read_stamp = current->released;
       continue;
     }
     if (!readers_done(h, t)) {
@@ -447,7 +543,9 @@ void check_shared(Shared& s, uintptr_t address, uint64_t bytes, bool write, int 
     h.write_warp_epoch = warp_epoch[t / 32];
     h.write_pc = uint32_t(pc - module_low);
     h.writer = uint16_t(t);
-    h.read_epoch = 0;
+    h.write_rank = uint8_t(rank);
+    h.write_stamp = current->released;
+    h.read_epoch = h.read_stamp = 0;
   }
 }
 
@@ -512,7 +610,7 @@ void count_site(uint64_t pc, uint64_t bytes, Space space, bool write, int path) 
     ++outcome->uncounted;
     return;
   }
-  const uint64_t warp = thread_number() / 32, segment = uint64_t(epoch) << 5 | warp;
+  const uint64_t warp = thread_number() / 32, segment = (uint64_t(epoch) << 5 | warp) * max_cluster + rank;
   if (s->segment != segment || s->warp_segment != warp_epoch[warp]) {
     s->segment = segment;
     s->warp_segment = warp_epoch[warp];
@@ -587,6 +685,77 @@ Bytes16 onepass_load(const void* from, unsigned bytes, int path) {
 void onepass_store(void* to, Bytes16 value, unsigned bytes, int path) {
   access(reinterpret_cast<uintptr_t>(to), bytes, true, true, path, reinterpret_cast<uint64_t>(__builtin_return_address(0)));
   memcpy(to, &value, bytes);
+}
+
+void onepass_copy(void* to, Bytes16 value) {
+  Fiber& f = *current;
+  if (f.copy_count == f.copy_room) {
+    f.copy_room = f.copy_room ? 2 * f.copy_room : 8;
+    f.copies = static_cast<Copy*>(realloc(f.copies, f.copy_room * sizeof(Copy)));
+  }
+  f.copies[f.copy_count++] = Copy{to, value};
+}
+
+void onepass_copies_done() {
+  const uint64_t pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  for (uint32_t i = 0; i < current->copy_count; ++i) {
+    const Copy& c = current->copies[i];
+    access(reinterpret_cast<uintptr_t>(c.to), 16, true, true, plain_path, pc);
+    memcpy(c.to, &c.value, 16);
+  }
+  current->copy_count = 0;
+}
+
+namespace {
+
+// Where an address of this block's shared memory lies in another block's: the array it is in.
+unsigned array_of(uintptr_t address, uint64_t bytes, uint64_t pc) {
+  for (unsigned i = 0; i < 3; ++i)
+    if (address >= shared[i].begin && address + bytes <= shared[i].begin + shared[i].bytes) return i;
+  stop(out_of_bounds, address, bytes, pc, -2);
+}
+
+void check_store(Block& b, Shadow& h, uintptr_t address, uint64_t bytes, uint64_t pc) {
+  const Fiber& f = *current;
+  const unsigned t = thread_number();
+  const bool own = h.write_rank == rank && h.writer == t;
+  if (h.write_epoch >= b.block_epoch && !own && h.write_stamp >= f.acquired)
+    note(shared_race, address, bytes, pc, h.writer, h.write_pc);
+  if (h.read_epoch >= b.block_epoch && h.read_stamp >= f.acquired)
+    note(shared_race, address, bytes, pc, h.reader, h.read_pc);
+  h.atomic = false;
+  h.write_epoch = b.epoch;
+  h.write_pc = uint32_t(pc - module_low);
+  h.writer = uint16_t(t);
+  h.write_rank = uint8_t(rank);
+  h.write_stamp = f.released;
+  h.read_epoch = h.read_stamp = 0;
+}
+
+}  // namespace
+
+void onepass_cluster_store(float* to, unsigned other, float value) {
+  const uint64_t pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  const uintptr_t address = reinterpret_cast<uintptr_t>(to);
+  if (other >= launch->cluster) stop(absent_block, address, sizeof value, pc, -1);
+  if (other == rank) {
+    access(address, sizeof value, true, true, plain_path, pc);
+    memcpy(to, &value, sizeof value);
+    return;
+  }
+  count_step(pc);
+  Block& b = blocks[other];
+  if (!current->waits || !b.alive) stop(absent_block, address, sizeof value, pc, -1);
+  const unsigned a = array_of(address, sizeof value, pc);
+  const uintptr_t at = address - shared[a].begin;
+  count_site(pc, sizeof value, shared_space, true, plain_path);
+  for (unsigned i = 0; i < sizeof value; ++i) check_store(b, b.shadow[a][at + i], address, sizeof value, pc);
+  memcpy(b.memory[a] + at, &value, sizeof value);
+  if (b.stored_stamp > current->released) return;
+  b.stored_stamp = 1 + current->released;
+  b.stored_pc = pc;
+  b.storing_block = onepass_block;
+  b.storing_thread = onepass_thread;
 }
 
 // The compiler's thread-sanitizer instrumentation calls these before each access that may be seen by others.
@@ -704,18 +873,20 @@ int missing_from(const Fiber& f) {
   return -1;
 }
 
-void report_deadlock() {
+// Whether a thread of this block waits for others of it: then that is what is wrong.
+bool report_deadlock() {
   // Nobody can go on. A lane that waits for lanes that sit at a barrier comes first: the barrier waits for it.
   unsigned first = threads;
   for (unsigned i = threads; i-- > 0;)
     if (fibers[i].state == at_barrier || fibers[i].state == at_warp)
       if (first == threads || fibers[i].state == at_warp || fibers[first].state == at_barrier) first = i;
+  if (first == threads) return false;
   const Fiber& f = fibers[first];
   const int other = missing_from(f);
   onepass_thread = thread_index(first);
   record(f.state == at_barrier ? barrier_divergence : shuffle_missing_lane, 0, 0, f.pc,
          f.state == at_warp && other >= 0 ? other % 32 : other, other >= 0 ? fibers[other].pc - module_low : 0);
-  stopped = true;
+  return stopped = true;
 }
 
 // Runs every runnable lane of a warp until all of them wait or have exited; says whether any ran.
@@ -744,21 +915,143 @@ bool run_warp(unsigned warp, bool backwards) {
   return ran;
 }
 
-bool run_block(bool backwards) {
-  block_epoch = ++epoch;
-  alive = threads;
+// Puts the block that ran away, and brings another one of the cluster.
+void switch_to(unsigned other) {
+  if (other == rank) return;
+  Block& before = blocks[rank];
+  before.alive = alive;
+  before.waiting_at_barrier = waiting_at_barrier;
+  before.epoch = epoch;
+  before.block_epoch = block_epoch;
+  memcpy(before.warp_epoch, warp_epoch, sizeof warp_epoch);
+  const Block& b = blocks[rank = other];
+  for (unsigned i = 0; i < 3; ++i) {
+    memcpy(before.memory[i], reinterpret_cast<void*>(shared[i].begin), shared[i].bytes);
+    memcpy(reinterpret_cast<void*>(shared[i].begin), b.memory[i], shared[i].bytes);
+    shared[i].shadow = b.shadow[i];
+  }
+  fibers = all_fibers + rank * threads;
+  alive = b.alive;
+  waiting_at_barrier = b.waiting_at_barrier;
+  epoch = b.epoch;
+  block_epoch = b.block_epoch;
+  memcpy(warp_epoch, b.warp_epoch, sizeof warp_epoch);
+  onepass_block = b.index;
+}
+
+void begin_block(uint32_t first_epoch, Index3 index) {
+  blocks[rank].index = onepass_block = index;
+  blocks[rank].stored_stamp = 0;
+  block_epoch = epoch = first_epoch;
+  blocks[rank].alive = alive = threads;
   waiting_at_barrier = 0;
   for (unsigned i = 0; i < threads; ++i) prepare_fiber(i);
   for (Shared& s : shared) poison(s);
+}
+
+// Runs the threads of the block until none can go on; says whether any ran.
+bool run_threads(bool backwards) {
   const unsigned warps = (threads + 31) / 32;
-  while (alive) {
+  for (bool any = false;; any = true) {
     bool ran = false;
     for (unsigned w = 0; w < warps && !stopped; ++w)
       ran |= run_warp(backwards ? warps - 1 - w : w, backwards);
-    if (!stopped && !ran) report_deadlock();
+    if (stopped || !ran) return any;
+  }
+}
+
+// Nobody in the cluster can go on.
+void report_stuck() {
+  for (unsigned r = 0; r < launch->cluster; ++r) {
+    switch_to(r);
+    if (report_deadlock()) return;
+  }
+  for (unsigned i = 0; i < launch->cluster * threads; ++i) {
+    const Fiber& f = all_fibers[i];
+    if (f.state != at_cluster) continue;
+    switch_to(i / threads);
+    onepass_thread = thread_index(i % threads);
+    record(barrier_divergence, 0, 0, f.pc, -1);
+    stopped = true;
+    return;
+  }
+}
+
+// A block may have ended before another one's last store to its memory came.
+void check_ends() {
+  for (unsigned r = 0; r < launch->cluster; ++r) {
+    const Block& b = blocks[r];
+    uint32_t acquired = 0;
+    for (unsigned i = 0; i < threads; ++i)
+      if (all_fibers[r * threads + i].acquired > acquired) acquired = all_fibers[r * threads + i].acquired;
+    if (b.stored_stamp <= acquired) continue;
+    onepass_block = b.storing_block;
+    onepass_thread = b.storing_thread;
+    record(absent_block, 0, 0, b.stored_pc, -1);
+    stopped |= launch->max_faults == 1;
+  }
+}
+
+Index3 block_index(uint64_t b) {
+  const Index3& n = onepass_grid_size;
+  return Index3{uint32_t(b % n.x), uint32_t(b / n.x % n.y), uint32_t(b / (uint64_t(n.x) * n.y))};
+}
+
+// Runs the blocks of a cluster, of which `first` is the first.
+bool run_cluster(uint64_t first, bool backwards) {
+  const unsigned n = unsigned(launch->cluster);
+  uint32_t next_epoch = epoch + 1;
+  cluster_phase = 0;
+  cluster_live = cluster_pending = n * threads;
+  for (unsigned r = 0; r < n; ++r) {
+    switch_to(r);
+    begin_block(next_epoch, block_index(first + r));
+  }
+  while (cluster_live) {
+    bool ran = false;
+    for (unsigned r = 0; r < n && !stopped; ++r) {
+      switch_to(backwards ? n - 1 - r : r);
+      ran |= run_threads(backwards);
+    }
+    if (!stopped && !ran) report_stuck();
     if (stopped) return false;
   }
-  return true;
+  if (n > 1) check_ends();
+  blocks[rank].epoch = epoch;
+  for (unsigned r = 0; r < n; ++r)
+    if (blocks[r].epoch > epoch) epoch = blocks[r].epoch;
+  return !stopped;
+}
+
+void grow_stacks(unsigned wanted) {
+  if (wanted <= room) return;
+  if (stacks) munmap(stacks, guard_bytes + room * stack_bytes);
+  room = wanted;
+  stacks = static_cast<char*>(mmap(nullptr, guard_bytes + room * stack_bytes, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  mprotect(stacks, guard_bytes, PROT_NONE);
+}
+
+// Memory and history of the blocks that do not run; the first one has what `shared` was set up with.
+void make_blocks() {
+  rank = 0;
+  fibers = all_fibers;
+  for (unsigned r = 0; r < launch->cluster; ++r)
+    for (unsigned i = 0; i < 3; ++i) {
+      blocks[r].memory[i] = static_cast<char*>(launch->cluster > 1 ? malloc(shared[i].bytes + 1) : nullptr);
+      blocks[r].shadow[i] =
+          r ? static_cast<Shadow*>(calloc(shared[i].bytes + 1, sizeof(Shadow))) : shared[i].shadow;
+      blocks[r].block_epoch = 0;
+    }
+}
+
+void drop_blocks() {
+  switch_to(0);
+  for (unsigned r = 0; r < launch->cluster; ++r)
+    for (unsigned i = 0; i < 3; ++i) {
+      free(blocks[r].memory[i]);
+      if (r) free(blocks[r].shadow[i]);
+    }
 }
 
 // Kept for a launch that goes on after faults, and for buffers of a size that a check uses.
@@ -766,7 +1059,7 @@ void keep_histories() {
   histories = static_cast<GlobalShadow**>(calloc(launch->region_count + 1, sizeof(GlobalShadow*)));
   for (uint64_t i = 0; i < launch->region_count; ++i) {
     const Region& r = launch->regions[i];
-    const bool wanted = launch->max_faults > 1 && r.writable && r.end - r.begin <= max_history_bytes;
+    const bool wanted = launch->max_faults > 1 && launch->cluster == 1 && r.writable && r.end - r.begin <= max_history_bytes;
     if (wanted) histories[i] = static_cast<GlobalShadow*>(calloc(r.end - r.begin + 1, sizeof(GlobalShadow)));
   }
 }
@@ -886,11 +1179,7 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
   run = 0;
   last_region = nullptr;
   accesses = 0;
-  if (!stacks) {
-    stacks = static_cast<char*>(mmap(nullptr, guard_bytes + max_threads * stack_bytes, PROT_READ | PROT_WRITE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    mprotect(stacks, guard_bytes, PROT_NONE);
-  }
+  grow_stacks(max_threads * unsigned(l->cluster));
   const Bounds module = find_module();
   module_low = module.low;
   module_high = module.high;
@@ -904,27 +1193,26 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
   epoch = 0;
   fenced = false;
   keep_histories();
-  const uint64_t blocks = uint64_t(l->grid.x) * l->grid.y * l->grid.z;
-  uint64_t* order = static_cast<uint64_t*>(malloc((blocks + 1) * sizeof(uint64_t)));
+  make_blocks();
+  const uint64_t clusters = uint64_t(l->grid.x) * l->grid.y * l->grid.z / l->cluster;
+  uint64_t* order = static_cast<uint64_t*>(malloc((clusters + 1) * sizeof(uint64_t)));
   uint64_t random = l->order_seed;
-  for (uint64_t i = 0; i < blocks; ++i) order[i] = i;
+  for (uint64_t i = 0; i < clusters; ++i) order[i] = i;
   if (l->order_seed)
-    for (uint64_t i = blocks; i > 1; --i) {
+    for (uint64_t i = clusters; i > 1; --i) {
       const uint64_t j = next_random(random) % i, keep = order[i - 1];
       order[i - 1] = order[j];
       order[j] = keep;
     }
   Watch watch;
   begin_watch(watch);
-  for (uint64_t i = 0; i < blocks; ++i) {
-    const uint64_t b = order[i];
-    onepass_block = Index3{uint32_t(b % l->grid.x), uint32_t(b / l->grid.x % l->grid.y),
-                           uint32_t(b / (uint64_t(l->grid.x) * l->grid.y))};
+  for (uint64_t i = 0; i < clusters; ++i) {
     const bool backwards = next_random(random) & 1;  // seed 1 runs every block's lanes backwards
-    if (!run_block(l->order_seed == 1 || (l->order_seed && backwards))) break;
+    if (!run_cluster(order[i] * l->cluster, l->order_seed == 1 || (l->order_seed && backwards))) break;
   }
   end_watch(watch);
   free(order);
+  drop_blocks();
   drop_histories();
   if (fenced) drop_fenced();
 }

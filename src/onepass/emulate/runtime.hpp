@@ -41,6 +41,7 @@ enum FaultKind : uint32_t {
   division_by_zero,
   endless_loop,
   crash,
+  absent_block,
 };
 
 struct Fault {
@@ -82,6 +83,7 @@ struct Launch {
   uint64_t max_faults;  // the launch ends with this one, or with one that it can't go on after
   Site* sites;
   uint64_t max_sites;  // at most 2^14
+  uint64_t cluster;    // blocks of a cluster, which run side by side; 1 where there are none
 };
 
 struct Outcome {
@@ -99,6 +101,10 @@ enum Exchange : int {
 ONEPASS_RUNTIME uint64_t onepass_exchange(uint32_t mask, int operation, uint64_t value, int source, uint64_t site);
 ONEPASS_RUNTIME void onepass_barrier(uint64_t site);
 ONEPASS_RUNTIME uint64_t onepass_barrier_count(uint64_t site, bool vote);  // threads that voted true
+ONEPASS_RUNTIME unsigned onepass_cluster_rank();
+ONEPASS_RUNTIME void onepass_cluster_arrive(bool relaxed);
+ONEPASS_RUNTIME void onepass_cluster_wait(uint64_t site);
+ONEPASS_RUNTIME void onepass_cluster_store(float* to, unsigned rank, float value);  // where `to` lies in another block
 ONEPASS_RUNTIME void onepass_trap();
 ONEPASS_RUNTIME void onepass_fence();
 
@@ -106,6 +112,8 @@ ONEPASS_RUNTIME void onepass_fence();
 struct Bytes16 {
   uint64_t low, high;
 };
+ONEPASS_RUNTIME void onepass_copy(void* to, Bytes16 value);  // is there after `onepass_copies_done`
+ONEPASS_RUNTIME void onepass_copies_done();
 enum LoadPath : int { plain_path, read_only_path, atomic_path };
 ONEPASS_RUNTIME Bytes16 onepass_load(const void* from, unsigned bytes, int path);
 ONEPASS_RUNTIME void onepass_store(void* to, Bytes16 value, unsigned bytes, int path);

@@ -21,8 +21,11 @@ from onepass.insight.bench import copied, memory_of
 from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule, undivided
+from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
 
 # Blocks of a generated kernel that are run: all do the same but the last, and the emulator takes its time.
@@ -172,6 +175,8 @@ def of_built(built: Built, graph: Graph) -> Executed:
         built = replace(built, schedule=one, source=emit(built.kernel, one, built.source.name))
     blocks, extras = _grid(built, rows, extent, values)
     run = min(blocks, BLOCKS)
+    if isinstance(built.schedule, ClusterSchedule):
+        run = -(-run // built.schedule.blocks) * built.schedule.blocks
     emulated = compile_for_host(built.source.text, built.source.name)
     schedule: Any = built.schedule
     packed = struct.pack(f"{len(values) + len(extras)}q", *values, *extras)
@@ -179,7 +184,7 @@ def of_built(built: Built, graph: Graph) -> Executed:
     shared = int(getattr(schedule, "shared_bytes", 0))
     report = emulated.launch(run, schedule.threads, shared, packed, buffers)
     if not isinstance(
-        schedule, RowSchedule | StreamSchedule
+        schedule, RowSchedule | ClusterSchedule | StreamSchedule
     ):  # these number elements: a row is the last dimension
         widest = max((graph.captured.program.tensors[t] for t in memory), key=lambda t: known(t.numel))
         rows = known(widest.numel) // known(widest.shape[-1]) if widest.shape else 1
@@ -205,15 +210,20 @@ def _grid(built: Built, rows: int, extent: int, values: list[int]) -> tuple[int,
     schedule: Any = built.schedule
     fields = [f for f in built.source.block if f.kind != "extra"]
     accesses = built.kernel.accesses
-    if isinstance(schedule, RowSchedule):
+    if isinstance(schedule, RowSchedule | ClusterSchedule):
         widths = dict(zip((a.name for a in accesses), schedule.accesses, strict=True))
         _aligned(built, alignment_of(fields, accesses, widths), values)
-        return -(-rows // schedule.groups), tuple(0 for f in built.source.block if f.kind == "extra")
-    if isinstance(schedule, FlatSchedule | StreamSchedule):
+        zeros = tuple(0 for f in built.source.block if f.kind == "extra")
+        if isinstance(schedule, ClusterSchedule):
+            return rows * schedule.blocks, zeros
+        return -(-rows // schedule.groups), zeros
+    if isinstance(schedule, FlatSchedule | StreamSchedule | WalkSchedule):
         masks = alignment_of(fields, accesses, {a.name: schedule.width for a in accesses})
         wide = extent % schedule.width == 0 and not any(values[i] * by & mask for i, by, mask in masks)
-        if isinstance(schedule, StreamSchedule):
+        if isinstance(schedule, WalkSchedule):
             return rows, (int(wide),)
+        if isinstance(schedule, StreamSchedule):
+            return rows, (0, -1, 1, -(-extent // schedule.part), int(wide))  # all walks in one launch
         vectors = extent // schedule.width if wide else extent
         return -(-rows * vectors // (schedule.threads * schedule.steps)), (vectors, int(wide))
     if isinstance(schedule, TiledSchedule):
@@ -222,6 +232,8 @@ def _grid(built: Built, rows: int, extent: int, values: list[int]) -> tuple[int,
         down = values[next(i for i, f in enumerate(fields) if f.name == f"n{schedule.down}")]
         tiles = schedule.tiles(down, extent)
         return rows // down * math.prod(tiles), tiles
+    if isinstance(schedule, SerialSchedule):
+        return -(-rows * extent // schedule.threads), ()
     assert isinstance(schedule, StridedSchedule)
     widths = {a.name: schedule.width for a in accesses}
     _aligned(built, alignment_of(fields, accesses, widths), values)

@@ -29,8 +29,11 @@ from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule, undivided
+from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.runtime.disassemble import how_to_get, tool
 from onepass.runtime.load import binary
@@ -328,9 +331,12 @@ def _launch(built: Built) -> text.Launch:
     extent = kernel.inner if kernel.axis == "inner" else kernel.cols
     widths: dict[str, int] = {}
     wide, narrow = "", ""
-    if isinstance(schedule, RowSchedule):
+    if isinstance(schedule, RowSchedule | ClusterSchedule):
         widths = dict(zip((a.name for a in kernel.accesses), schedule.accesses, strict=True))
-        grid, extras = f"(rows + {schedule.groups - 1}) / {schedule.groups}", {"zero": "0"}
+        groups = schedule.groups if isinstance(schedule, RowSchedule) else 1
+        grid, extras = f"(rows + {groups - 1}) / {groups}", {"zero": "0"}
+        if isinstance(schedule, ClusterSchedule):
+            grid = f"rows * {schedule.blocks}"
         narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
     elif isinstance(schedule, FlatSchedule):
         widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
@@ -341,13 +347,23 @@ def _launch(built: Built) -> text.Launch:
     elif isinstance(schedule, StreamSchedule):
         widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
         wide = f"extent % {schedule.width} == 0"
-        grid, extras = "rows", {"wide": "wide"}
+        # A block a row, whatever the number of rows: nothing is allocated here for parts to wait in.
+        parts = f"(extent + {schedule.part - 1}) / {schedule.part}"
+        grid = "rows"
+        extras = {"partial": "0", "only": "-1", "blocks": "1", "each": parts, "wide": "wide"}
     elif isinstance(schedule, TiledSchedule):
         tiles_down = f"((a.n{schedule.down} + {schedule.tall - 1}) / {schedule.tall})"
         tiles = f"((extent + {schedule.wide - 1}) / {schedule.wide})"
         grid = f"rows / (a.n{schedule.down} ? a.n{schedule.down} : 1) * {tiles_down} * {tiles}"
         extras = {"tiles_down": tiles_down, "tiles": tiles}
         narrow = "return CUDA_ERROR_MISALIGNED_ADDRESS;"
+    elif isinstance(schedule, WalkSchedule):
+        widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)
+        wide = f"{'a.run' if kernel.blocks else 'extent'} % {schedule.width} == 0"
+        grid, extras = "rows", {"wide": "wide"}
+    elif isinstance(schedule, SerialSchedule):
+        threads = schedule.threads
+        grid, extras = f"(rows * extent + {threads - 1}) / {threads}", {}
     else:
         assert isinstance(schedule, StridedSchedule)
         widths = dict.fromkeys((a.name for a in kernel.accesses), schedule.width)

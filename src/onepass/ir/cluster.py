@@ -151,9 +151,9 @@ class Cluster:
 
     @property
     def half(self) -> bool:
-        """Whether every float it leaves has 16 bits, for which the short forms of functions are exact enough."""
+        """Whether every float it leaves has 16 bits or fewer, for which the short forms of functions are exact enough."""
         floats = [d for s in self.stores if (d := self.tensors[s.tensor].dtype).kind == "float"]
-        return bool(floats) and all(d.nbytes == 2 for d in floats)
+        return bool(floats) and all(d.nbytes <= 2 for d in floats)
 
     def node(self, name: str) -> Node:
         return next(n for n in self.nodes if n.name == name)

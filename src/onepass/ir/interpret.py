@@ -41,7 +41,12 @@ NO_SIZES: Sizes = MappingProxyType({})
 # tests put rounding errors in this way. Called with the node and the array.
 Watch = Callable[[Node, Flat], Flat]
 
-TYPE: dict[Class, torch.dtype] = {"float": torch.float64, "int": torch.int64, "bool": torch.bool}
+TYPE: dict[Class, torch.dtype] = {
+    "float": torch.float64,
+    "double": torch.float64,
+    "int": torch.int64,
+    "bool": torch.bool,
+}
 
 
 @dataclass
@@ -176,7 +181,7 @@ class _Run:
         else:
             return self.reduce(node)
         value = value.to(TYPE[node.kind])
-        return self.watch(node, value) if node.kind == "float" else value
+        return self.watch(node, value) if node.kind in ("float", "double") else value
 
     def load(self, node: Load) -> Flat:
         tensor = self.cluster.tensors[node.tensor]
@@ -197,13 +202,13 @@ class _Run:
     def map(self, node: Map) -> Flat:
         op = OPS[node.op]
         kinds = [self.kind(o) for o in node.operands]
-        wide = max((k for k in kinds if k is not None), key=("bool", "int", "float").index)
+        wide = max((k for k in kinds if k is not None), key=("bool", "int", "float", "double").index)
         values = []
         for i, o in enumerate(node.operands):
             kind: Class = (
                 "bool"
                 if op.operands == "condition" and i == 0
-                else "float"
+                else (wide if wide == "double" else "float")
                 if op.operands == "float"
                 else (node.kind if op.operands == "condition" else wide)
             )
@@ -242,7 +247,9 @@ class _Run:
         return value
 
     def reduce(self, node: Reduce) -> Flat:
-        terms = self.watch(node, self.operand(node.operand, "full", "float"))
+        terms = self.operand(node.operand, "full", node.kind)
+        if node.kind in ("float", "double"):
+            terms = self.watch(node, terms)
         reduced: Flat = REDUCE[node.op].reference(terms.reshape(self.outer, self.reduced, self.inner), [1])
         return reduced.reshape(-1)
 

@@ -36,12 +36,14 @@ class Access:
     window: tuple[int, int] | None = None
     index: str | None = None  # the value that chooses a row of a table
     table: tuple[Size, Size] | None = None  # rows of that table, elements from one to the next
+    blocks: tuple[Size, ...] = ()  # strides along the slower dimensions of the columns
     resident: bool = False  # its values are needed in a later phase too
 
     @property
     def shared(self) -> bool:
         """Whether other rows touch the same elements: a row vector, or a table."""
-        same = self.column != "zero" and self.outer != () and all(s == 0 for s in self.outer)
+        moves = self.column != "zero" or any(s != 0 for s in self.blocks)
+        same = moves and self.outer != () and all(s == 0 for s in self.outer)
         return same or self.index is not None
 
 
@@ -54,13 +56,15 @@ class LoadValue:
 
 @dataclass(frozen=True)
 class IotaValue:
-    """start + outer strides × outer position + step × column."""
+    """start + outer strides × outer position + step × column, and the strides of blocks as an access has them."""
 
     name: str
     start: Size
     outer: tuple[Size, ...]
-    step: Size
+    step: Size  # along the vector's dimension
     kind: Class
+    reduced: Size = 0  # along the serial loop, when the vector runs along inner
+    blocks: tuple[Size, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class Accumulate:
     name: str
     op: str
     value: Operand
+    kind: Class = "float"
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,7 @@ class ReduceRow:
 
     name: str
     op: str
+    kind: Class = "float"
 
 
 Stage = RowBlock | ColumnLoop | ReduceRow
@@ -151,6 +157,10 @@ class Kernel:
     kept: tuple[str, ...]
     half: bool  # every float result is 16 bits wide: shorter math functions are enough
     symbols: tuple[str, ...]  # sizes that statements use as numbers
+    blocks: tuple[
+        Size, ...
+    ] = ()  # slower dimensions of the columns, where accesses do not pass them in one stride
+    run: Size = 0  # columns of the fastest dimension then
 
     def access(self, name: str) -> Access:
         return next(a for a in self.accesses if a.name == name)

@@ -31,6 +31,9 @@ from onepass.ir.symbol import Size, product
 from onepass.ops.opdef import OpDef
 from onepass.ops.table import OPS, REDUCE
 
+# The classes that an op restricted to one kind of operands takes, all of the same.
+TAKES: dict[str, tuple[Class, ...]] = {"float": ("float", "double"), "int": ("int",), "bool": ("bool",)}
+
 
 def verify_cluster(cluster: Cluster) -> None:
     """Raises: BadCluster for the first rule that is broken."""
@@ -227,7 +230,7 @@ class _Kernel:
         if isinstance(stage, ReduceRow):
             if self.open.pop(stage.name, None) != stage.op:
                 self.fail(stage.name, f"is reduced by {stage.op} without a loop that accumulates it so")
-            self.define(self.rows, stage.name, "float")
+            self.define(self.rows, stage.name, stage.kind)
             return
         self.columns = {}
         for s in stage.body:
@@ -270,8 +273,8 @@ class _Kernel:
                 self.fail(s.value, f"is kept for a later phase and is {kind}: rows are kept as floats")
             self.held[s.value] = "float"
         elif isinstance(s, Accumulate):
-            if self.kind(s.name, s.value) not in ("float", None) or s.name in self.open:
-                self.fail(s.name, "accumulates what is no float, or twice")
+            if self.kind(s.name, s.value) not in (s.kind, None) or s.name in self.open:
+                self.fail(s.name, f"accumulates what is no {s.kind}, or twice")
             self.open[s.name] = s.op
         elif isinstance(s, StoreValue):
             self.store(s)
@@ -309,8 +312,8 @@ def _kinds(op: OpDef, operands: list[Class | None], result: Class) -> str:
     given = [k for k in operands if k is not None]
     if not given:
         return f"gives {op.name} only numbers"
-    if op.operands in ("float", "bool"):
-        if any(k != op.operands for k in given):
+    if op.operands in TAKES:
+        if len(set(given)) > 1 or given[0] not in TAKES[op.operands]:
             return f"gives {op.name} {given}, which takes {op.operands}"
     elif op.operands == "condition":
         if operands[0] not in ("bool", None) or any(k not in (result, None) for k in operands[1:]):

@@ -20,6 +20,7 @@ from onepass.errors import BadLadder, NotAtThisShape
 from onepass.ir.symbol import Poly
 from onepass.ladder.rungs import Operator
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def generate(
     if len(plan.kernels) != 1:
         raise BadLadder(operator.name, f"its function becomes {len(plan.kernels)} kernels")
     source, schedule = plan.kernels[0].source, plan.kernels[0].schedule
-    if not isinstance(schedule, RowSchedule):
+    if not isinstance(schedule, RowSchedule | ClusterSchedule):
         raise NotAtThisShape(
             operator.name,
             f"at {cols} columns it is written as {schedule.family}, which the ladder can't launch",
@@ -55,8 +56,8 @@ def generate(
     (output,) = operator.outputs
     arguments = tuple(_argument(f, given, output) for f in source.block)
     chain = schedule.steps * schedule.width + math.log2(schedule.lanes)
-    grid = -(-rows // schedule.groups)
-    return Generated(source, grid, schedule.threads, schedule.shared_bytes, arguments, chain)
+    blocks = rows * schedule.blocks if isinstance(schedule, ClusterSchedule) else -(-rows // schedule.groups)
+    return Generated(source, blocks, schedule.threads, schedule.shared_bytes, arguments, chain)
 
 
 def _argument(f: Field, given: dict[str, str], output: str) -> str | int:

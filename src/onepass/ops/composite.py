@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,18 +11,10 @@ from onepass.ops.opdef import Builder, CompositeDef, Value
 _TORCH = "PyTorch operator reference"
 
 
-def _all_dims(x: Value, dim: Any) -> list[int]:
+def all_dims(x: Value, dim: Any) -> list[int]:
     rank = len(x.shape)
     dims = list(range(rank)) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
     return sorted(d % rank for d in dims) if rank else []
-
-
-def _float(b: Builder, x: Value) -> Value:
-    return x if x.kind == "float" else b.refuse("dtype: only floating-point reductions are fused")
-
-
-def _cast_if(b: Builder, x: Value, dtype: Any) -> Value:
-    return x if dtype is None else b.cast(x, dtype)
 
 
 def add(b: Builder, self: Value, other: Value, alpha: Any = 1) -> Value:
@@ -36,28 +27,6 @@ def sub(b: Builder, self: Value, other: Value, alpha: Any = 1) -> Value:
 
 def rsub(b: Builder, self: Value, other: Value, alpha: Any = 1) -> Value:
     return b.map("sub", other, self if alpha == 1 else b.map("mul", self, alpha))
-
-
-def power(b: Builder, self: Value, exponent: Any) -> Value:
-    if self.kind != "float":
-        b.refuse("dtype: integer power")
-    if exponent == 2:
-        return b.map("square", self)
-    if exponent == 3:
-        return b.map("mul", b.map("square", self), self)
-    if exponent == 1:
-        return b.map("copy", self)
-    if exponent == 0.5:
-        return b.map("sqrt", self)
-    if exponent == -0.5:
-        return b.map("rsqrt", self)
-    if exponent == -1:
-        return b.map("reciprocal", self)
-    return b.map("pow", self, exponent)
-
-
-def scalar_power(b: Builder, self: Any, exponent: Value) -> Value:
-    return b.map("pow", self, exponent)
 
 
 def gelu(b: Builder, self: Value, approximate: str = "none") -> Value:
@@ -125,40 +94,7 @@ def masked_fill(b: Builder, self: Value, mask: Value, value: Any) -> Value:
     return b.map("where", mask, value, self)
 
 
-def _boolean(op: str) -> Any:
-    def expand(b: Builder, self: Value, other: Value) -> Value:
-        if self.kind != "bool" or getattr(other, "kind", "bool") != "bool":
-            b.refuse("dtype: bitwise op on integers")
-        return b.map(op, self, other)
-
-    return expand
-
-
-def bitwise_not(b: Builder, self: Value) -> Value:
-    if self.kind != "bool":
-        b.refuse("dtype: bitwise op on integers")
-    return b.map("logical_not", self)
-
-
-def sum_(b: Builder, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    return b.reduce("sum", _float(b, _cast_if(b, self, dtype)), _all_dims(self, dim), keepdim)
-
-
-def mean(b: Builder, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    dims = _all_dims(self, dim)
-    total = sum_(b, self, dims, keepdim, dtype)
-    return b.map("div", total, b.count(self, dims))
-
-
-def amax(b: Builder, self: Value, dim: Any = (), keepdim: bool = False) -> Value:
-    return b.reduce("max", _float(b, self), _all_dims(self, list(dim)), keepdim)
-
-
-def amin(b: Builder, self: Value, dim: Any = (), keepdim: bool = False) -> Value:
-    return b.reduce("min", _float(b, self), _all_dims(self, list(dim)), keepdim)
-
-
-def _moments(b: Builder, x: Value, dims: list[int], correction: Any) -> tuple[Value, Value, Value]:
+def moments(b: Builder, x: Value, dims: list[int], correction: Any) -> tuple[Value, Value, Value]:
     """Mean, centred x and variance, the statistics with kept dimensions."""
     n = b.count(x, dims)
     average = b.map("div", b.reduce("sum", x, dims, True), n)
@@ -170,33 +106,8 @@ def _moments(b: Builder, x: Value, dims: list[int], correction: Any) -> tuple[Va
     return average, centred, b.map("div", squares, divisor)
 
 
-def _drop(b: Builder, x: Value, dims: list[int], keepdim: bool) -> Value:
+def put_back(b: Builder, x: Value, dims: list[int], keepdim: bool) -> Value:
     return x if keepdim else b.squeeze(x, dims)
-
-
-def var_mean(
-    b: Builder, self: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False
-) -> tuple[Value, Value]:
-    dims = _all_dims(self, dim)
-    average, _, variance = _moments(b, _float(b, self), dims, 1 if correction is None else correction)
-    return _drop(b, variance, dims, keepdim), _drop(b, average, dims, keepdim)
-
-
-def var(b: Builder, self: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Value:
-    return var_mean(b, self, dim, correction, keepdim)[0]
-
-
-def vector_norm(
-    b: Builder, self: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Value:
-    x, dims = _float(b, _cast_if(b, self, dtype)), _all_dims(self, dim)
-    if ord == 2:
-        return b.map("sqrt", b.reduce("sum", b.map("square", x), dims, keepdim))
-    if ord == 1:
-        return b.reduce("sum", b.map("abs", x), dims, keepdim)
-    if ord == math.inf:
-        return b.reduce("max", b.map("abs", x), dims, keepdim)
-    return b.refuse(f"unsupported op: vector norm of order {ord}")
 
 
 def layer_norm(
@@ -204,7 +115,7 @@ def layer_norm(
 ) -> tuple[Value, Value, Value]:
     rank = len(input.shape)
     dims = list(range(rank - len(normalized_shape), rank))
-    average, centred, variance = _moments(b, _float(b, input), dims, 0)
+    average, centred, variance = moments(b, b.floating(input), dims, 0)
     rstd = b.map("rsqrt", b.map("add", variance, eps))
     y = b.map("mul", centred, rstd)
     y = y if weight is None else b.map("mul", y, weight)
@@ -216,23 +127,89 @@ def rms_norm(
 ) -> tuple[Value, Value]:
     rank = len(input.shape)
     dims = list(range(rank - len(normalized_shape), rank))
-    x = _float(b, input)
+    x = b.floating(input)
     squares = b.map("div", b.reduce("sum", b.map("square", x), dims, True), b.count(x, dims))
     rstd = b.map("rsqrt", b.map("add", squares, 2.0**-23 if eps is None else eps))
     y = b.map("mul", x, rstd)
     return (y if weight is None else b.map("mul", y, weight)), rstd
 
 
+def group_norm(
+    b: Builder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    N: Any,
+    C: Any,
+    HxW: Any,
+    group: int,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    inside = list(input.shape[2:])
+    shape = [N, group, C // group, *inside]
+    b.work_in(shape)
+    x = b.floating(b.view(input, shape))
+    dims = list(range(2, len(shape)))
+    average, centred, variance = moments(b, x, dims, 0)
+    rstd = b.map("rsqrt", b.map("add", variance, eps))
+    y = b.map("mul", centred, rstd)
+    per_channel = [group, C // group, *(1 for _ in inside)]
+    y = y if weight is None else b.map("mul", y, b.view(weight, per_channel))
+    y = y if bias is None else b.map("add", y, b.view(bias, per_channel))
+    return y, b.squeeze(average, dims), b.squeeze(rstd, dims)
+
+
+def _per_channel(b: Builder, x: Value, input: Value) -> Value:
+    return b.view(x, [x.shape[0], *(1 for _ in input.shape[2:])])
+
+
+def _affine(b: Builder, y: Value, input: Value, weight: Value | None, bias: Value | None) -> Value:
+    y = y if weight is None else b.map("mul", y, _per_channel(b, weight, input))
+    return y if bias is None else b.map("add", y, _per_channel(b, bias, input))
+
+
+def batch_norm_by_statistics(
+    b: Builder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    """And nothing kept for backward."""
+    rstd = b.map("rsqrt", b.map("add", _per_channel(b, running_var, input), eps))
+    y = b.map("mul", b.map("sub", input, _per_channel(b, running_mean, input)), rstd)
+    return (_affine(b, y, input, weight, bias),)
+
+
+def batch_norm_of_batch(
+    b: Builder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    dims = [d for d in range(len(input.shape)) if d != 1]
+    average, centred, variance = moments(b, b.floating(input), dims, 0)
+    rstd = b.map("rsqrt", b.map("add", variance, eps))
+    y = _affine(b, b.map("mul", centred, rstd), input, weight, bias)
+    return y, b.squeeze(average, dims), b.squeeze(rstd, dims)
+
+
 def softmax(b: Builder, self: Value, dim: int, half_to_float: bool = False) -> Value:
-    dims = _all_dims(self, dim)
-    largest = b.reduce("max", _float(b, self), dims, True)
+    dims = all_dims(self, dim)
+    largest = b.reduce("max", b.floating(self), dims, True)
     e = b.map("exp", b.map("sub", self, largest))
     return b.map("mul", e, b.map("reciprocal", b.reduce("sum", e, dims, True)))
 
 
 def log_softmax(b: Builder, self: Value, dim: int, half_to_float: bool = False) -> Value:
-    dims = _all_dims(self, dim)
-    centred = b.map("sub", _float(b, self), b.reduce("max", self, dims, True))
+    dims = all_dims(self, dim)
+    centred = b.map("sub", b.floating(self), b.reduce("max", self, dims, True))
     total = b.reduce("sum", b.map("exp", centred), dims, True)
     return b.map("sub", centred, b.map("log", total))
 
@@ -298,16 +275,20 @@ def embedding(b: Builder, weight: Value, indices: Value, padding_idx: int = -1, 
     return b.gather(weight, indices)
 
 
+def repeat(b: Builder, self: Value, repeats: list[int]) -> Value:
+    sizes = [*(1 for _ in repeats[len(self.shape) :]), *self.shape]
+    b.work_in([n for times, size in zip(repeats, sizes, strict=True) for n in (times, size)])
+    return b.map("copy", b.view(self, [n for size in sizes for n in (1, size)]))
+
+
 def concatenate(b: Builder, tensors: list[Value], dim: int = 0) -> Value:
     return b.concatenate(tensors, dim)
 
 
-COMPOSITES: tuple[CompositeDef, ...] = (
+MADE_OF_OTHERS: tuple[CompositeDef, ...] = (
     CompositeDef("add", ("add.Tensor", "add.Scalar"), add, "x + alpha y", _TORCH),
     CompositeDef("sub", ("sub.Tensor", "sub.Scalar"), sub, "x - alpha y", _TORCH),
     CompositeDef("rsub", ("rsub.Tensor", "rsub.Scalar"), rsub, "y - alpha x", _TORCH),
-    CompositeDef("pow", ("pow.Tensor_Scalar",), power, "x to a constant power", _TORCH),
-    CompositeDef("pow_scalar", ("pow.Scalar",), scalar_power, "a constant to the power x", _TORCH),
     CompositeDef("gelu", ("gelu.default",), gelu, "GELU, erf or tanh form", "arXiv:1606.08415"),
     CompositeDef("clamp", ("clamp.default", "clamp.Tensor"), clamp, "min(max(x, a), b)", _TORCH),
     CompositeDef("hardtanh", ("hardtanh.default",), hardtanh, "min(max(x, -1), 1), or other ends", _TORCH),
@@ -329,22 +310,6 @@ COMPOSITES: tuple[CompositeDef, ...] = (
         _TORCH,
     ),
     CompositeDef(
-        "bitwise_and", ("bitwise_and.Tensor",), _boolean("logical_and"), "x and y, for booleans", _TORCH
-    ),
-    CompositeDef(
-        "bitwise_or", ("bitwise_or.Tensor",), _boolean("logical_or"), "x or y, for booleans", _TORCH
-    ),
-    CompositeDef("bitwise_not", ("bitwise_not.default",), bitwise_not, "not x, for booleans", _TORCH),
-    CompositeDef("sum", ("sum.dim_IntList", "sum.default"), sum_, "sum along dimensions", _TORCH),
-    CompositeDef("mean", ("mean.dim", "mean.default"), mean, "mean along dimensions", _TORCH),
-    CompositeDef("amax", ("amax.default",), amax, "largest element along dimensions", _TORCH),
-    CompositeDef("amin", ("amin.default",), amin, "smallest element along dimensions", _TORCH),
-    CompositeDef("var_mean", ("var_mean.correction",), var_mean, "variance and mean, centred", _TORCH),
-    CompositeDef("var", ("var.correction",), var, "variance, centred", _TORCH),
-    CompositeDef(
-        "vector_norm", ("linalg_vector_norm.default",), vector_norm, "1-, 2- or infinity-norm", _TORCH
-    ),
-    CompositeDef(
         "layer_norm",
         ("native_layer_norm.default",),
         layer_norm,
@@ -353,6 +318,27 @@ COMPOSITES: tuple[CompositeDef, ...] = (
     ),
     CompositeDef(
         "rms_norm", ("_fused_rms_norm.default",), rms_norm, "x rstd weight, with rstd", "arXiv:1910.07467"
+    ),
+    CompositeDef(
+        "group_norm",
+        ("native_group_norm.default",),
+        group_norm,
+        "(x - mean) rstd weight + bias over groups of channels",
+        "arXiv:1803.08494",
+    ),
+    CompositeDef(
+        "batch_norm",
+        ("_native_batch_norm_legit_no_training.default",),
+        batch_norm_by_statistics,
+        "(x - mean) rstd weight + bias by given statistics",
+        "arXiv:1502.03167",
+    ),
+    CompositeDef(
+        "batch_norm_of_batch",
+        ("_native_batch_norm_legit.no_stats",),
+        batch_norm_of_batch,
+        "(x - mean) rstd weight + bias over all but the channels",
+        "arXiv:1502.03167",
     ),
     CompositeDef("softmax", ("_softmax.default",), softmax, "exp(x - max) / sum", _TORCH),
     CompositeDef(
@@ -384,4 +370,14 @@ COMPOSITES: tuple[CompositeDef, ...] = (
     ),
     CompositeDef("embedding", ("embedding.default",), embedding, "rows of a table", _TORCH),
     CompositeDef("cat", ("cat.default",), concatenate, "pieces one after the other", _TORCH, pieces=True),
+    CompositeDef("repeat", ("repeat.default",), repeat, "a tensor again and again", _TORCH, narrows=True),
+    CompositeDef(
+        "stack",
+        ("stack.default",),
+        concatenate,
+        "pieces along a new dimension",
+        _TORCH,
+        pieces=True,
+        stacks=True,
+    ),
 )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from onepass.ops.composite import COMPOSITES
+from onepass.ops.composite import MADE_OF_OTHERS
 from onepass.ops.elementwise import ELEMENTWISE
+from onepass.ops.library import LIBRARY
+from onepass.ops.loss import LOSSES
 from onepass.ops.opdef import CompositeDef, OpDef, ReductionDef
+from onepass.ops.pointwise import POINTWISE
 from onepass.ops.reduce import REDUCTIONS
+from onepass.ops.reduced import REDUCED
 
-OPS: dict[str, OpDef] = {op.name: op for op in ELEMENTWISE}
+OPS: dict[str, OpDef] = {op.name: op for op in (*ELEMENTWISE, *LIBRARY)}
 REDUCE: dict[str, ReductionDef] = {op.name: op for op in REDUCTIONS}
+COMPOSITES: tuple[CompositeDef, ...] = (*MADE_OF_OTHERS, *POINTWISE, *REDUCED, *LOSSES)
 BY_ATEN: dict[str, OpDef | CompositeDef] = {
-    **{aten: op for op in ELEMENTWISE for aten in op.aten},
+    **{aten: op for op in OPS.values() for aten in op.aten},
     **{aten: op for op in COMPOSITES for aten in op.aten},
 }
 
@@ -106,10 +111,9 @@ LEFT: dict[str, str] = {
     "index_put.default": "elements are written to places that are only known at run time",
     "scatter.src": "elements are written to places that are only known at run time",
     "cumsum.default": "a scan: each element depends on all before it",
+    "cumprod.default": "a scan: each element depends on all before it",
     "sort.default": "elements change places by value",
     "topk.default": "elements change places by value",
-    "argmax.default": "a reduction to positions",
-    "_native_batch_norm_legit_no_training.default": "a norm over channels by given statistics: not expressed yet",
     "max_pool2d_with_indices.default": "each result is read from a window, which no address of a row expresses",
     "avg_pool2d.default": "each result is read from a window, which no address of a row expresses",
     "nonzero.default": "the result's size is only known at run time",

@@ -6,16 +6,39 @@ from onepass.device import Device
 from onepass.ir.cluster import Cluster
 from onepass.ir.kernel import Kernel
 from onepass.plan.lower import lower
-from onepass.plan.schedules import cpu, flat, row, row_stream, row_strided, tiled
+from onepass.plan.schedules import (
+    cpu,
+    flat,
+    row,
+    row_cluster,
+    row_serial,
+    row_stream,
+    row_strided,
+    row_walk,
+    tiled,
+)
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
 from onepass.plan.spaces import Layout, turned
 
-Schedule = CpuSchedule | FlatSchedule | RowSchedule | StreamSchedule | StridedSchedule | TiledSchedule
+Schedule = (
+    CpuSchedule
+    | FlatSchedule
+    | RowSchedule
+    | ClusterSchedule
+    | SerialSchedule
+    | StreamSchedule
+    | StridedSchedule
+    | TiledSchedule
+    | WalkSchedule
+)
 Candidate = tuple[Kernel, Schedule]
 
 
@@ -28,13 +51,20 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return [(held, cpu.schedule(held))]
     if not held.reduces:
         made = flat.schedules(held, device)
-        turned = tiled.schedules(held, device)
-        first = [] if isinstance(turned, str) else [(held, s) for s in turned]
+        tiles = tiled.schedules(held, device)
+        first = [] if isinstance(tiles, str) else [(held, s) for s in tiles]
         return made if isinstance(made, str) else [*first, *((held, s) for s in made)]
     walked = lower(cluster, layout, hold=False)
     assert not isinstance(walked, str)
+    if row_serial.needed(held):
+        return _of_any_class(held, walked, device)
     found: list[Candidate] = _across(cluster, layout, device)
     reasons = []
+    shared = row_cluster.schedules((held, walked), device)
+    if isinstance(shared, str):
+        reasons.append(shared)
+    else:
+        found += [(shared[0], s) for s in shared[1]]
     for kernel, tried in (
         (held, row.schedules(held, device)),
         (held, row_strided.held(held, device)),
@@ -59,6 +89,15 @@ def _across(cluster: Cluster, layout: Layout, device: Device) -> list[Candidate]
         tried = kernel if isinstance(kernel, str) else schedules(kernel, device, rows=True)
         found += [] if isinstance(tried, str) or isinstance(kernel, str) else [(kernel, s) for s in tried]
     return found
+
+
+def _of_any_class(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] | str:
+    """What float64, integers, positions and columns of several strides have: the schedules that know them."""
+    registers = "several strides" if held.blocks else row.schedules(held, device)
+    found: list[Candidate] = [] if isinstance(registers, str) else [(held, s) for s in registers]
+    for tried in (row_serial.schedules(walked, device), row_walk.schedules(walked, device)):
+        found += [] if isinstance(tried, str) else [(walked, s) for s in tried]
+    return found or "too_large: a concatenation in a row that does not fit in registers"
 
 
 def kernel_name(schedule: Schedule, cluster: Cluster) -> str:

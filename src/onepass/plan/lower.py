@@ -24,7 +24,7 @@ from onepass.ir.kernel import (
     Statement,
     StoreValue,
 )
-from onepass.ir.symbol import Poly
+from onepass.ir.symbol import Poly, Size, product, quotient
 from onepass.ir.verify import verify_cluster, verify_kernel
 from onepass.ops.table import OPS
 from onepass.plan.spaces import Layout, Refusal, Strides, table_stride
@@ -105,13 +105,24 @@ class _Lowering:
             kept,
             self.cluster.half,
             tuple(symbols),
+            self.layout.blocks,
+            self.run_length(),
         )
+
+    def run_length(self) -> Size:
+        """Columns of the fastest of the columns' dimensions, where they have several."""
+        blocks = product(self.layout.blocks)
+        whole = quotient(self.layout.reduced, blocks) if self.layout.blocks else 0
+        assert whole is not None
+        return whole
 
     def place(self, node: Node) -> None:
         """Where a node's value differs, and the phase it is known in."""
         if isinstance(node, (Load, Iota)):
             strides = self.layout.accesses[node.name]
-            self.wide[node.name] = node.level == "full" and strides.reduced != 0
+            self.wide[node.name] = node.level == "full" and any(
+                s != 0 for s in (strides.reduced, *strides.blocks)
+            )
             self.phase[node.name] = max((self.phase[o] for o in operands(node)), default=0)
         elif isinstance(node, Reduce):
             self.wide[node.name] = False
@@ -125,15 +136,13 @@ class _Lowering:
 
     def address(self) -> str:
         for node in self.cluster.nodes:
-            if isinstance(node, Iota) and self.inside:
-                return "space_mismatch: an index computed inside a reduction with an inner dimension"
-            if isinstance(node, Select) and not self.along(node):
+            if isinstance(node, Select) and (self.layout.blocks or not self.along(node)):
                 return "space_mismatch: a concatenation along another dimension than the columns"
             if not isinstance(node, Load):
                 continue
             access = self.access(f"x{len(self.accesses)}", node.tensor, self.layout.accesses[node.name])
             if node.index is not None:
-                if self.wide[node.index] or self.inside or node.table is None:
+                if self.wide[node.index] or self.inside or self.layout.blocks or node.table is None:
                     return "space_mismatch: a gather whose index changes along the row"
                 step = table_stride(self.cluster, node)
                 if step is None:
@@ -162,6 +171,7 @@ class _Lowering:
             step,
             strides.reduced if self.inside else 0,
             strides.offset,
+            blocks=strides.blocks,
         )
 
     # Stages
@@ -181,7 +191,7 @@ class _Lowering:
             if loop:
                 stages.append(ColumnLoop(tuple(loop)))
             stages.extend(
-                ReduceRow(self.short[n.name], n.op)
+                ReduceRow(self.short[n.name], n.op, n.kind)
                 for n in self.cluster.nodes
                 if isinstance(n, Reduce) and self.phase[n.name] == p + 1
             )
@@ -275,7 +285,7 @@ class _Lowering:
         for name in self.keep:
             if self.phase[name] == p:
                 need(name)
-        body.extend(Accumulate(self.short[n.name], n.op, self.short[n.operand]) for n in reductions)
+        body.extend(Accumulate(self.short[n.name], n.op, self.short[n.operand], n.kind) for n in reductions)
         body.extend(StoreValue(self.accesses[key].name, self.short[value]) for key, value in stores)
         return body
 
@@ -285,7 +295,12 @@ class _Lowering:
             return LoadValue(name, self.accesses[node.name].name, node.kind)
         if isinstance(node, Iota):
             strides = self.layout.accesses[node.name]
-            return IotaValue(name, node.start + strides.offset, strides.outer, strides.reduced, node.kind)
+            start = node.start + strides.offset
+            if self.inside:
+                return IotaValue(
+                    name, start, strides.outer, strides.inner, node.kind, strides.reduced, strides.blocks
+                )
+            return IotaValue(name, start, strides.outer, strides.reduced, node.kind, blocks=strides.blocks)
         assert not isinstance(node, Reduce)
         names = tuple(self.short[o] if isinstance(o, str) else o for o in node.operands)
         if isinstance(node, Select):

@@ -17,14 +17,17 @@ from onepass.analysis.resources import Resources
 from onepass.analysis.roofline import ISSUED_LANES
 from onepass.analysis.traffic import Traffic, number
 from onepass.device import Device, limits_of
-from onepass.ir.kernel import Compute, IotaValue, Kernel
+from onepass.ir.kernel import Compute, IotaValue, Kernel, LoadValue
 from onepass.ir.symbol import product
 from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
-from onepass.plan.schedules.row_stream import StreamSchedule
+from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_serial import SerialSchedule
+from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
 from onepass.plan.schedules.row_strided import StridedSchedule, launches, parts_of
+from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
 
 # Lane instructions to find a place: of a division (32 bits, the prelude's `divide`), of a stride times a position, and of
@@ -145,8 +148,31 @@ def _walk(
         blocks = -(-rows // schedule.groups)
         instructions = place + schedule.steps * tensors * STRIDE
         return _Walk(blocks * schedule.threads, blocks, schedule.threads, 1, instructions)
-    loops = len(kernel.loops)
+    if isinstance(schedule, ClusterSchedule):
+        blocks = rows * schedule.blocks
+        instructions = place + schedule.steps * tensors * STRIDE
+        return _Walk(blocks * schedule.threads, blocks, schedule.threads, 1, instructions)
     if isinstance(schedule, StreamSchedule):
+        parts = math.ceil(cols / schedule.part)
+        shared_by, each = spread(rows, parts, device.units)
+        walked = len(walks(kernel))
+        reads = sum(any(isinstance(s, LoadValue) for s in w.loop) for w in walks(kernel))
+        blocks = rows * shared_by
+        read = work.read_bytes // blocks
+        instructions = place + walked * each * schedule.steps * tensors * STRIDE
+        started = walked if shared_by > 1 else 1
+        return _Walk(
+            blocks * schedule.lanes,
+            blocks,
+            schedule.lanes,
+            walked * each,
+            instructions,
+            reads,
+            read,
+            started,
+        )
+    loops = len(kernel.loops)
+    if isinstance(schedule, WalkSchedule):
         trips = loops * math.ceil(cols / schedule.lanes / schedule.width)
         read = work.read_bytes // rows
         instructions = place + trips * tensors * STRIDE
@@ -158,8 +184,15 @@ def _walk(
         return _Walk(
             blocks * schedule.threads, blocks, schedule.threads, 1, place + vectors * tensors * STRIDE
         )
-    assert isinstance(schedule, StridedSchedule)
     inner = max(1, number(kernel.inner, hints))
+    if isinstance(schedule, SerialSchedule):
+        blocks = -(-rows * inner // schedule.threads)
+        instructions = place + loops * cols * tensors * LOOPED_STRIDE
+        read = work.read_bytes // max(1, blocks)
+        return _Walk(
+            blocks * schedule.threads, blocks, schedule.threads, loops * cols, instructions, loops, read
+        )
+    assert isinstance(schedule, StridedSchedule)
     parts = schedule.parts or parts_of(kernel, cols, inner, device)
     blocks = schedule.blocks(rows, inner) * parts
     vectors = math.ceil(cols / schedule.lanes / parts)  # a thread, in each loop
@@ -177,6 +210,6 @@ def _resident(schedule: Schedule, walk: _Walk, device: Device, resources: Resour
     """Blocks of a kernel on a multiprocessor."""
     registers = resources.registers if resources else 32
     shared = resources.shared_bytes if resources else 0
-    shared += schedule.shared_bytes if isinstance(schedule, RowSchedule) else 0
+    shared += schedule.shared_bytes if isinstance(schedule, RowSchedule | ClusterSchedule) else 0
     found = resident(limits_of(device.arch), walk.block_threads, max(1, registers), shared)
     return max(1, found.blocks)

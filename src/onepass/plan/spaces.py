@@ -22,22 +22,30 @@ from onepass.ir.symbol import Size
 
 @dataclass(frozen=True)
 class Strides:
-    """How one access moves: elements per step along each outer dimension, along reduced and along inner."""
+    """How one access moves: elements per step along each outer dimension, along reduced and along inner.
+
+    ``blocks``: along the slower dimensions of the reduced one, where it has several; ``reduced`` is along the fastest.
+    """
 
     outer: tuple[Size, ...]
     reduced: Size
     inner: Size
     offset: Size
+    blocks: tuple[Size, ...] = ()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A cluster's space as loops. ``accesses`` is keyed by node name, or by ``store:`` and the store's place."""
+    """A cluster's space as loops. ``accesses`` is keyed by node name, or by ``store:`` and the store's place.
+
+    ``blocks`` are the sizes of the reduced dimension's slower parts, where some access does not pass it in one stride.
+    """
 
     outer: tuple[Size, ...]
     reduced: Size
     inner: Size
     accesses: dict[str, Strides]
+    blocks: tuple[Size, ...] = ()
 
 
 Refusal = str  # a reason code and words
@@ -353,16 +361,25 @@ def lay_out(cluster: Cluster) -> Layout | Refusal:
     if any(p is None for p in parts.values()):
         return "space_mismatch: a dimension straddles the reduced one"
     common = refine([p[0] for p in parts.values() if p is not None])
+    across = refine([p[1] for p in parts.values() if p is not None])
     inside = refine([p[2] for p in parts.values() if p is not None])
-    if common is None or inside is None:
-        return "space_mismatch: outer sizes do not nest"
+    if common is None or across is None or inside is None:
+        return "space_mismatch: sizes of the loops do not nest"
+    blocks = across[0][:-1]
+    if blocks and space.reduced is None:
+        return "space_mismatch: a dimension straddles the columns"
     # Lanes run along the last dimension of what lies inside; the dimensions before it are walked like outer ones.
     sizes = inside[0]
     accesses = {}
-    for (key, part), outer, last in zip(parts.items(), common[1], inside[1], strict=True):
-        assert part is not None
-        accesses[key] = Strides((*outer, *last[:-1]), part[1], last[-1] if last else 0, walks[key][1].offset)
-    return Layout((*common[0], *sizes[:-1]), reduced, sizes[-1] if sizes else 1, accesses)
+    for key, outer, steps, last in zip(parts, common[1], across[1], inside[1], strict=True):
+        accesses[key] = Strides(
+            (*outer, *last[:-1]),
+            steps[-1] if steps else 0,
+            last[-1] if last else 0,
+            walks[key][1].offset,
+            steps[:-1],
+        )
+    return Layout((*common[0], *sizes[:-1]), reduced, sizes[-1] if sizes else 1, accesses, blocks)
 
 
 def turned(layout: Layout) -> Layout | None:
@@ -438,18 +455,15 @@ def _behind(cluster: Cluster, names: Iterable[str]) -> set[str]:
 
 def _cut(
     level: Level, view: View, reduced: Size, inner: Size
-) -> tuple[tuple[Dim, ...], Size, tuple[Dim, ...]] | None:
-    """A walk as its outer dimensions, its stride along the reduced one, and its inner dimensions."""
+) -> tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Dim, ...]] | None:
+    """A walk as its outer dimensions, those that the reduced one has, and its inner dimensions."""
     inside = split(tuple(d for d in view.dims if d[0] != 1), inner)
     if inside is None:
         return None
     left, inner_dims = inside
     if level == "row":
-        return left, 0, inner_dims
+        return left, ((reduced, 0),), inner_dims
     across = split(left, reduced)
     if across is None:
         return None
-    outer, column_dims = across[0], coalesce(across[1])
-    if len(column_dims) > 1:
-        return None
-    return outer, (column_dims[0][1] if column_dims else 0), inner_dims
+    return across[0], across[1], inner_dims

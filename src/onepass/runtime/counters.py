@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ctypes
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -11,7 +12,16 @@ class Counters:
 
     compiled: int = 0  # sources given to a compiler
     loaded: int = 0  # binaries loaded, from a compiler or from the disk cache
-    launched: int = 0
+    launches: ctypes.c_longlong = field(default_factory=ctypes.c_longlong)  # compiled code counts here
+
+    @property
+    def launched(self) -> int:
+        """Kernels launched."""
+        return self.launches.value
+
+    @launched.setter
+    def launched(self, count: int) -> None:
+        self.launches.value = count
 
 
 COUNTERS = Counters()

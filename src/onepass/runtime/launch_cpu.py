@@ -7,7 +7,7 @@ import functools
 import os
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ import torch
 from onepass.codegen.cpu_prelude import cpu_driver
 from onepass.errors import LoadError
 from onepass.runtime.cache import DiskCache, Entry, with_entry
+from onepass.runtime.counters import COUNTERS
 from onepass.runtime.hostcc import compile_cached
 
 # A thread is worth starting for this many bytes read and written. Starting a second one costs 2.4 us: two
@@ -86,6 +87,33 @@ class CpuKernel:
     name: str
     run: Run
     entry: Entry
+    job: bytes
+    driver: ctypes.CDLL
+
+    def at_work(self, work: Work) -> Callable[..., None]:
+        """A built-in function of (rows, extent, *values) that packs the block and runs it as ``work`` says.
+
+        It raises IndexError where a gather's index is out of range, and what `run` raises.
+        """
+        numbers = (ctypes.addressof(COUNTERS.launches), *astuple(work))
+        return cast(
+            "Callable[..., None]",
+            built_in(self.driver, "onepass_work", self.job + struct.pack("7qdq", *numbers)),
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch of a generated kernel adds to the values it is called with (`struct Work` in driver.hpp)."""
+
+    values: int  # the block's, before those added
+    cols_at: int  # which of them is the row length
+    chunk: int  # elements of a row in an item; 0: an item is a row
+    whole_rows: bool  # an item covers the row length, chunk times where there are chunks
+    lanes: int  # elements done together, for each of which scratch holds a row
+    kept_bytes: int  # of scratch for an element
+    element_bytes: float  # read and written
+    gathers: bool
 
 
 @functools.cache
@@ -121,11 +149,7 @@ def load_kernel(
         kernel = _address(getattr(library, name))
     except AttributeError as e:
         raise LoadError(name, str(entry.path), str(e)) from e
-    return CpuKernel(name, _bind(load_driver(cache), kernel, torch_threads()), entry)
-
-
-def _bind(driver: ctypes.CDLL, kernel: int, threads: Threads) -> Run:
-    """Make the built-in function that runs one kernel; it owns its `struct Job` (driver.hpp)."""
+    driver, threads = load_driver(cache), torch_threads()
     job = struct.pack(
         "6q",
         kernel,
@@ -135,7 +159,11 @@ def _bind(driver: ctypes.CDLL, kernel: int, threads: Threads) -> Run:
         threads.thread_count,
         GRAIN_BYTES,
     )
+    return CpuKernel(name, cast(Run, built_in(driver, "onepass_run", job)), entry, job, driver)
+
+
+def built_in(driver: ctypes.CDLL, name: str, bound: object) -> object:
+    """One of the driver's functions as a built-in function of Python that owns what it is bound to."""
     prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     new = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    method = ctypes.addressof(ctypes.c_char.in_dll(driver, "onepass_run"))
-    return cast(Run, new(method, job, None))
+    return new(ctypes.addressof(ctypes.c_char.in_dll(driver, name)), bound, None)

@@ -5,12 +5,21 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Literal, cast
 
 import torch
 
-from onepass.errors import DriverError
+from onepass.errors import CompileError, DriverError, LoadError, NoCompiler
+from onepass.runtime.cache import open_cache
+from onepass.runtime.counters import COUNTERS
+from onepass.runtime.launch_cpu import built_in, load_driver
 
+Call = Callable[..., None]
+
+_INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -51,6 +60,45 @@ def loaded(code: bytes, name: str, shared_bytes: int = 0) -> ctypes.c_void_p:
                 f"cuKernelSetAttribute({name}, {shared_bytes} bytes of shared memory)",
             )
     return function
+
+
+def enter(device: int) -> None:
+    """Makes PyTorch's context of a device this thread's: a thread that has done nothing on a GPU has none.
+
+    Raises: DriverError.
+    """
+    context, handle = ctypes.c_void_p(), ctypes.c_int()
+    check(driver().cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
+    check(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), "cuDevicePrimaryCtxRetain")
+    check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How compiled code finds a launch's blocks, as numbers (`struct Launch` in driver.hpp).
+
+    A block takes ``per_block`` rows or vectors of ``width`` elements. ``extras`` is what follows the call's values.
+    """
+
+    per_block: int
+    of: Literal["rows", "elements"]
+    width: int = 1
+    extras: Literal["none", "zero", "wide", "vectors"] = "none"
+    aligned_only: bool = False
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        extras = ("none", "zero", "wide", "vectors").index(self.extras)
+        return self.per_block, self.of == "elements", self.width, extras, self.aligned_only
+
+
+@cache
+def launcher() -> ctypes.CDLL | None:
+    """The compiled launcher, None where the host has no compiler that works."""
+    try:
+        return load_driver(open_cache())
+    except (NoCompiler, CompileError, LoadError):
+        return None
 
 
 class CudaKernel:
@@ -95,19 +143,38 @@ class CudaKernel:
             held.pair = (buffer, pointers)
         self._pack(buffer, 0, *values)
         stream = torch._C._cuda_getCurrentRawStream(device)
-        code = self._launch(
-            self._function,
-            blocks,
-            1,
-            1,
-            self.threads,
-            1,
-            1,
-            self._shared,
-            ctypes.c_void_p(stream),
-            pointers,
-            None,
-        )
+        block = (self.threads, 1, 1, self._shared)
+        arguments = (self._function, blocks, 1, 1, *block, ctypes.c_void_p(stream), pointers, None)
+        code = self._launch(*arguments)
+        if code == _INVALID_CONTEXT:
+            enter(device)
+            code = self._launch(*arguments)
         if code:
             check(code, f"cuLaunchKernel({self.name})")
         return None
+
+    def at_once(
+        self, grid: Grid, values: int, masks: Sequence[tuple[int, int, int]], otherwise: Call
+    ) -> Call | None:
+        """A built-in function of (stream, rows, extent, *values) that launches on the current device.
+
+        It calls ``otherwise(rows, extent, *values)`` where there is nothing to do, where a value has a bit of its mask and
+        ``grid`` is for aligned ones only, and where the driver refuses, so that the refusal is dealt with there. None where
+        the host has no compiler.
+        """
+        library = launcher()
+        if library is None:
+            return None
+        numbers = (
+            ctypes.cast(self._launch, ctypes.c_void_p).value,
+            self._function.value,
+            ctypes.addressof(COUNTERS.launches),
+            values,
+            self.threads,
+            self._shared,
+            *grid.numbers,
+            len(masks),
+            *(n for mask in masks for n in mask),
+        )
+        job = struct.pack(f"{len(numbers)}q", *numbers)
+        return cast(Call, built_in(library, "onepass_launch", (job, otherwise)))

@@ -1,17 +1,22 @@
-// Conversions between what kernels compute with: float, i64 and bool.
+// Conversions between what kernels compute with: float, double, i64 and bool.
 ONEPASS_INLINE float to_f(float v) { return v; }
+ONEPASS_INLINE float to_f(double v) { return (float)v; }
 ONEPASS_INLINE float to_f(i64 v) { return (float)v; }
 ONEPASS_INLINE float to_f(bool v) { return v ? 1.0f : 0.0f; }
+ONEPASS_INLINE double to_d(double v) { return v; }
+ONEPASS_INLINE double to_d(float v) { return v; }
+ONEPASS_INLINE double to_d(i64 v) { return (double)v; }
+ONEPASS_INLINE double to_d(bool v) { return v ? 1.0 : 0.0; }
+ONEPASS_INLINE i64 to_i(double v) { return (i64)v; }
 ONEPASS_INLINE i64 to_i(i64 v) { return v; }
 ONEPASS_INLINE i64 to_i(float v) { return (i64)v; }
 ONEPASS_INLINE i64 to_i(bool v) { return v; }
 ONEPASS_INLINE bool to_b(bool v) { return v; }
 ONEPASS_INLINE bool to_b(float v) { return v != 0.0f; }
+ONEPASS_INLINE bool to_b(double v) { return v != 0.0; }
 ONEPASS_INLINE bool to_b(i64 v) { return v != 0; }
 ONEPASS_INLINE bool op_not(bool v) { return !v; }
 ONEPASS_INLINE i64 op_abs(i64 v) { return v < 0 ? -v : v; }
-ONEPASS_INLINE i64 op_max(i64 a, i64 b) { return a > b ? a : b; }
-ONEPASS_INLINE i64 op_min(i64 a, i64 b) { return a < b ? a : b; }
 ONEPASS_INLINE i64 op_relu(i64 v) { return v > 0 ? v : 0; }
 ONEPASS_INLINE i64 op_where(bool m, i64 a, i64 b) { return m ? a : b; }
 
@@ -21,6 +26,7 @@ ONEPASS_INLINE i64 stored_int(b8 v) { return v.bits; }
 ONEPASS_INLINE bool stored_bool(b8 v) { return v.bits != 0; }
 template <class T> struct from_value {
   static __device__ __forceinline__ T of(float v) { return from_float<T>(v); }
+  static __device__ __forceinline__ T of(double v) { return (T)v; }
   static __device__ __forceinline__ T of(i64 v) { return (T)v; }
 };
 template <> struct from_value<b8> {
@@ -63,6 +69,15 @@ ONEPASS_INLINE void store_part(T* p, const vec<T, E>& v, int left) {
       }
     }
   }
+}
+// One element, E times.
+template <Hint H, int E, class T>
+ONEPASS_INLINE vec<T, E> load_same(const T* p) {
+  const T x = load<H, 1>(p).get(0);
+  vec<T, E> v = {};
+#pragma unroll
+  for (int i = 0; i < E; ++i) v.set(i, x);
+  return v;
 }
 template <Hint H, int E, class T>
 ONEPASS_INLINE vec<T, E> load_strided(const T* p, i64 step, int left, int first = 0) {
@@ -134,3 +149,17 @@ ONEPASS_INLINE void check_index(i64 index, i64 rows) {
 // `zero` is an argument that is always 0; an empty asm would not do, ptxas moves loads across it.
 template <class P>
 ONEPASS_INLINE P* after(P* p, float value, i64 zero) { return p + (__float_as_int(value) & (int)zero); }
+template <class P>
+ONEPASS_INLINE P* after(P* p, i64 value, i64 zero) { return p + (value & zero); }
+template <class P>
+ONEPASS_INLINE P* after(P* p, double value, i64 zero) { return p + (bits_as<i64>(value) & zero); }
+
+// The same value, or vector, which the compiler can't know to be the same: it computes anew what is made of it, where it
+// would have kept the results in registers. `zero` is as above, `value` any that is only known later.
+ONEPASS_INLINE float again(float value, i64 zero) { return __int_as_float(__float_as_int(value) ^ (int)zero); }
+template <class T, int W>
+ONEPASS_INLINE vec<T, W> again(vec<T, W> v, float value, i64 zero) {
+#pragma unroll
+  for (int i = 0; i < vec<T, W>::words; ++i) v.w[i] ^= __float_as_uint(value) & (unsigned)zero;
+  return v;
+}

@@ -8,6 +8,12 @@ struct bf16 {
 struct f16 {
   unsigned short bits;
 };
+struct e4m3 {  // 8-bit floats, as PyTorch's float8_e4m3fn and float8_e5m2
+  u8 bits;
+};
+struct e5m2 {
+  u8 bits;
+};
 
 #define ONEPASS_UNALIGNED(NAME, T, COUNT) \
   typedef T NAME __attribute__((vector_size(sizeof(T) * (COUNT)), aligned(__alignof__(T)), may_alias));
@@ -103,6 +109,20 @@ ONEPASS_FN nf n_load(const i8* p) {  // the byte as unsigned, less 256 where its
   return (u >= 128.0f) ? u - 256.0f : u;
 }
 ONEPASS_FN nf n_load(const b8* p) { return n_load((const u8*)p); }
+// NaN of e4m3 is all ones; the exponents are moved by products that are exact.
+ONEPASS_FN nf n_widen_e4m3(ni b) {
+  ni magnitude = b & 0x7f;
+  nf x = (magnitude == 0x7f) ? n_splat(NAN_F) : n_float(magnitude << 20) * 0x1p120f;
+  return n_float(n_bits(x) | ((b & 0x80) << 24));
+}
+ONEPASS_FN nf n_widen_e5m2(ni b) {
+  ni magnitude = b & 0x7f;
+  nf x = n_float(magnitude << 21) * 0x1p112f;
+  x = (magnitude >= 0x7c) ? ((magnitude > 0x7c) ? n_splat(NAN_F) : n_splat(INFINITY_F)) : x;
+  return n_float(n_bits(x) | ((b & 0x80) << 24));
+}
+ONEPASS_FN nf n_load(const e4m3* p) { return n_widen_e4m3(__builtin_convertvector(n_load((const u8*)p), ni)); }
+ONEPASS_FN nf n_load(const e5m2* p) { return n_widen_e5m2(__builtin_convertvector(n_load((const u8*)p), ni)); }
 ONEPASS_FN nf n_load(const i64* p) {  // AVX2 has no vector conversion for it
   nf r;
   for (int i = 0; i < ONEPASS_NATIVE; i++) r[i] = (float)p[i];
@@ -135,6 +155,9 @@ ONEPASS_FN float to_float(f16 x) {
   nh h = {x.bits};
   return n_widen(h, f16())[0];
 }
+
+ONEPASS_FN float to_float(e4m3 x) { return n_widen_e4m3((ni){} + (i32)x.bits)[0]; }
+ONEPASS_FN float to_float(e5m2 x) { return n_widen_e5m2((ni){} + (i32)x.bits)[0]; }
 
 template <class T>
 ONEPASS_FN vf load(const T* p) {
@@ -193,6 +216,24 @@ ONEPASS_FN void n_store_bytes(u8* p, ni t) {
   nb_at b = __builtin_convertvector(t, nb_at);
   __builtin_memcpy(p, &b, sizeof b);
 }
+// To nearest even. Below the least normal number the float adder rounds; from `most` on it is what lies beyond: NaN,
+// else the largest e4m3, 448, which has no infinity, or e5m2's.
+template <unsigned mantissa, unsigned bias, unsigned most>
+ONEPASS_FN ni n_eight_bits(nf x, ni beyond) {
+  constexpr unsigned drop = 23 - mantissa, magic = (127 - bias + drop + 1) << 23;
+  ni u = n_bits(x), sign = (u >> 24) & 0x80, m = u & 0x7fffffff;
+  ni tiny = n_bits(n_float(m) + n_float(n_splat_i((i32)magic))) - (i32)magic;
+  ni normal = (m - (i32)((127 - bias) << 23) + (i32)((1u << (drop - 1)) - 1) + ((m >> drop) & 1)) >> drop;
+  return sign | ((m >= (i32)most) ? beyond : ((m < (i32)((128 - bias) << 23)) ? tiny : normal));
+}
+ONEPASS_FN ni n_e4m3_bits(nf x) {
+  return n_eight_bits<3, 7, 0x43e80001u>(x, (x != x) ? n_splat_i(0x7f) : n_splat_i(0x7e));
+}
+ONEPASS_FN ni n_e5m2_bits(nf x) {
+  return n_eight_bits<2, 15, 143u << 23>(x, (x != x) ? n_splat_i(0x7f) : n_splat_i(0x7c));
+}
+ONEPASS_FN void n_store(e4m3* p, nf x) { n_store_bytes((u8*)p, n_e4m3_bits(x)); }
+ONEPASS_FN void n_store(e5m2* p, nf x) { n_store_bytes((u8*)p, n_e5m2_bits(x)); }
 ONEPASS_FN void n_store(i8* p, nf x) { n_store_bytes((u8*)p, __builtin_convertvector(x, ni)); }
 ONEPASS_FN void n_store(u8* p, nf x) { n_store_bytes(p, __builtin_convertvector(x, ni)); }
 ONEPASS_FN void n_store(b8* p, nf x) { n_store_bytes((u8*)p, (x != 0.0f) & 1); }
@@ -323,4 +364,10 @@ ONEPASS_FN vf round_bf16(vf a) ONEPASS_EACH(vf, X)
 #undef X
 #define X(i) r.p[i] = n_widen(n_narrow(a.p[i], f16()), f16());
 ONEPASS_FN vf round_f16(vf a) ONEPASS_EACH(vf, X)
+#undef X
+#define X(i) r.p[i] = n_widen_e4m3(n_e4m3_bits(a.p[i]));
+ONEPASS_FN vf round_e4m3(vf a) ONEPASS_EACH(vf, X)
+#undef X
+#define X(i) r.p[i] = n_widen_e5m2(n_e5m2_bits(a.p[i]));
+ONEPASS_FN vf round_e5m2(vf a) ONEPASS_EACH(vf, X)
 #undef X

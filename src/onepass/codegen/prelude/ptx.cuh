@@ -145,4 +145,38 @@ ONEPASS_DEVICE void ptx_store2_stream(void* p, unsigned v) {
 ONEPASS_DEVICE void ptx_store1_stream(void* p, unsigned v) {
   asm volatile("st.global.cs.u8 [%0], %1;" :: "l"(p), "r"(v) : "memory");
 }
+
+// Copies of 16 bytes from global to this block's shared memory: where a device has them, they pass by the registers, and
+// the thread that asked waits for all of its own at once. Hints and policy are those of `stream`.
+ONEPASS_DEVICE void ptx_copy16_stream(void* shared, const void* p) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+               :: "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(p), "l"(ptx_evict_last()) : "memory");
+#else
+  *(u32x4*)shared = ptx_load16_stream(p);
+#endif
+}
+ONEPASS_DEVICE void ptx_copies_done() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+#if __CUDA_ARCH__ >= 900
+// Blocks of a thread-block cluster. A thread arrives and later waits, in turns; what it wrote before it arrived, in any block's shared
+// memory, is seen by all who have waited. `relaxed` promises nothing of writes: it says that this block has begun.
+ONEPASS_DEVICE unsigned ptx_cluster_rank() {
+  unsigned r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+ONEPASS_DEVICE void ptx_cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
+ONEPASS_DEVICE void ptx_cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+ONEPASS_DEVICE void ptx_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// Stores where `p` of this block's shared memory lies in another block's.
+ONEPASS_DEVICE void ptx_cluster_store4(float* p, unsigned rank, float v) {
+  asm volatile("{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %0, %1;\n st.shared::cluster.f32 [there], %2;\n}"
+               :: "r"((unsigned)__cvta_generic_to_shared(p)), "r"(rank), "f"(v) : "memory");
+}
+#endif
 #endif

@@ -8,6 +8,8 @@
 #define ONEPASS_FN static inline __attribute__((always_inline))
 #define ONEPASS_COLD static __attribute__((noinline, cold))
 #define INFINITY_F __builtin_inff()
+#define LEAST_I64 (-0x7fffffffffffffffll - 1)
+#define GREATEST_I64 0x7fffffffffffffffll
 #define NAN_F __builtin_nanf("")
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
@@ -163,6 +165,10 @@ ONEPASS_FN vm operator&&(vm a, vm b) { return a & b; }
 ONEPASS_FN vm operator||(vm a, vm b) { return a | b; }
 ONEPASS_FN vm operator==(vm a, vm b) { return ~(a ^ b); }
 ONEPASS_FN vm operator!=(vm a, vm b) { return a ^ b; }
+ONEPASS_FN vm operator<(vm a, vm b) { return ~a & b; }  // false is less than true
+ONEPASS_FN vm operator<=(vm a, vm b) { return ~a | b; }
+ONEPASS_FN vm operator>(vm a, vm b) { return a & ~b; }
+ONEPASS_FN vm operator>=(vm a, vm b) { return a | ~b; }
 
 #define X(i) r.p[i] = m.p[i] ? a.p[i] : b.p[i];
 ONEPASS_FN vf op_where(vm m, vf a, vf b) ONEPASS_EACH(vf, X)
