@@ -64,6 +64,17 @@ def normalized(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     return ((x - x.mean(0)) * torch.rsqrt(x.var(0, correction=0) + 1e-2) + b,)
 
 
+def across(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    """Rows that run across memory, as where an image's channels are made last; the result lies along the rows."""
+    y = x.transpose(1, 2)
+    return F.layer_norm(y, (x.shape[1],), w, w, 1e-2), y.sum(-1), F.softmax(y, -1)
+
+
+def across_with_residual(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    y = x.transpose(1, 2) * 2 + x.reshape(x.shape[0], x.shape[2], x.shape[1])
+    return F.rms_norm(y, (x.shape[1],), w, 1e-2), y
+
+
 def turned(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     return (x.transpose(1, 2).contiguous() * 2,)
 
@@ -166,6 +177,19 @@ def test_rows_divided_among_blocks() -> None:
         assert len({s.parts for s in schedules(cases)}) > 3
         assert max(s.parts for s in schedules(cases)) > 8
         assert not wrong(cases)
+
+
+def test_rows_across_memory() -> None:
+    cases = graphs((across, across_with_residual), ((2, 50, 77), (3, 96, 64), (2, 400, 12), (1, 3, 130)))
+    assert all(isinstance(s, StridedSchedule) for s in schedules(cases))
+    assert not wrong(cases)
+
+
+def test_rows_across_memory_do_not_depend_on_their_number() -> None:
+    x, w, b = inputs((2, 130, 24), BF16, 0)
+    given = [[x, w, b], [x[:, :, :3].contiguous(), w, b]]
+    whole, three = run_emulated([planned(trace(across, g), g, cuda=True) for g in given])
+    assert all(torch.equal(a[:, :3], b) for a, b in zip(whole, three, strict=True))
 
 
 def test_tiles() -> None:

@@ -14,6 +14,8 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from harness.shipping import (
     DEVICES,
@@ -31,6 +33,7 @@ from harness.shipping import (
 from onepass import build as pipeline
 from onepass.plan.choose import candidates
 from onepass.plan.schedules.row import RowSchedule
+from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.runtime.nvrtc import compile_cubin
 
 COLS = (63, 256, 1000, 1023, 1024, 4096, 5120, 8192, 12289, 16384, 65536, 262144, 1 << 21)
@@ -96,6 +99,35 @@ def test_a_spill_that_would_ship_is_seen() -> None:
     alone = compile_cubin(built[0].source.text, built[0].source.name, "sm_90").resources
     assert alone == built[0].resources
     assert alone.spill_bytes > 0
+
+
+def channels_norms(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    """Over 64 and 384 channels, held by few lanes and by many; over channels made last; down the rows."""
+    y = x.reshape(-1, 64, x.shape[1])
+    mean = y.mean(1, True)
+    centred = y - mean
+    layer_norm = centred * torch.rsqrt(centred.square().mean(1, True) + 1e-5) * w[:64, None] + b[:64, None]
+    rms_norm = y * torch.rsqrt(y.square().mean(1, True) + 1e-5)
+    last = F.layer_norm(y.transpose(1, 2), (64,), w[:64], b[:64])
+    return layer_norm, rms_norm, last, torch.softmax(x.reshape(-1, 384, x.shape[1]), 1), x.sum(0), x.var(0)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_reductions_with_inner_dimensions_spill_nowhere(arch: str) -> None:
+    """Aligned, of an odd inner size, and where every tensor starts one or two elements past 16 bytes."""
+    shop = Shop(DEVICES[arch])
+    points = [
+        (d, n) for d in (FP32, BF16) for n in (3136, 225) if arch == "sm_90" or (d == BF16) == (n == 3136)
+    ]
+    built = shop.build([captured(d, n, (channels_norms,), 64 * 384) for d, n in points])
+    assert not spills(built)
+    assert {k.schedule.family for k in built} == {"row-strided"}
+    assert {k.schedule.parts == 1 for k in built if isinstance(k.schedule, StridedSchedule)} == {True, False}
+    texts = (
+        [t for elements in (1, 2) for t in shop.unaligned(built, elements).items()] if arch == "sm_90" else []
+    )
+    shop.compile([s for _, s in texts])
+    assert not {s.name: shop.known[t] for t, s in texts if shop.known[t].spill_bytes}
 
 
 # One operator and width for each schedule.

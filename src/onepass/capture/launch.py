@@ -246,13 +246,16 @@ def _tiled(built: Built, schedule: TiledSchedule, fields: list[Field], index: in
     down_at = next(i for i, f in enumerate(fields) if f.name == f"n{schedule.down}")
 
     @cache
-    def of(made: TiledSchedule) -> tuple[_Alignment, _Alignment, Call]:
+    def aligned(made: TiledSchedule) -> tuple[_Alignment, _Alignment]:
+        straight, upright = tiled_alignment(built, made)
+        return _Alignment(straight), _Alignment(upright)
+
+    @cache
+    def of(made: TiledSchedule) -> Call:
         source = built.source
         if made != schedule:
             source = emit(built.kernel, made, kernel_name(made, built.cluster))
-        straight, upright = tiled_alignment(built, made)
-        run = cuda_kernel(source, built.device.arch, made.threads)
-        return _Alignment(straight), _Alignment(upright), run
+        return cuda_kernel(source, built.device.arch, made.threads)
 
     of(schedule)  # loaded before the first call
 
@@ -260,14 +263,14 @@ def _tiled(built: Built, schedule: TiledSchedule, fields: list[Field], index: in
         if rows * extent == 0:
             return
         made = schedule
-        while not of(made)[0].holds(values):
+        while not aligned(made)[0].holds(values):
             made = replace(made, width=made.width // 2)
-        while not of(made)[1].holds(values):
+        while not aligned(made)[1].holds(values):
             made = replace(made, height=made.height // 2)
         down = values[down_at]
         tiles_down, tiles = made.tiles(down, extent)
         COUNTERS.launched += 1
-        of(made)[2](rows // down * tiles_down * tiles, index, (*values, tiles_down, tiles))
+        of(made)(rows // down * tiles_down * tiles, index, (*values, tiles_down, tiles))
 
     return launch
 

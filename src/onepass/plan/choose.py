@@ -26,7 +26,7 @@ from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.plan.schedules.row_walk import WalkSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
-from onepass.plan.spaces import Layout
+from onepass.plan.spaces import Layout, turned
 
 Schedule = (
     CpuSchedule
@@ -51,14 +51,14 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return [(held, cpu.schedule(held))]
     if not held.reduces:
         made = flat.schedules(held, device)
-        turned = tiled.schedules(held, device)
-        first = [] if isinstance(turned, str) else [(held, s) for s in turned]
+        tiles = tiled.schedules(held, device)
+        first = [] if isinstance(tiles, str) else [(held, s) for s in tiles]
         return made if isinstance(made, str) else [*first, *((held, s) for s in made)]
     walked = lower(cluster, layout, hold=False)
     assert not isinstance(walked, str)
     if row_serial.needed(held):
         return _of_any_class(held, walked, device)
-    found: list[Candidate] = []
+    found: list[Candidate] = _across(cluster, layout, device)
     reasons = []
     shared = row_cluster.schedules((held, walked), device)
     if isinstance(shared, str):
@@ -76,6 +76,19 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         else:
             found += [(kernel, s) for s in tried]
     return found or "; ".join(reasons)
+
+
+def _across(cluster: Cluster, layout: Layout, device: Device) -> list[Candidate]:
+    """Of rows that run across memory: neighbouring threads take neighbouring rows."""
+    across = turned(layout)
+    if across is None:
+        return []
+    found: list[Candidate] = []
+    for hold, schedules in ((True, row_strided.held), (False, row_strided.walked)):
+        kernel = lower(cluster, across, hold)
+        tried = kernel if isinstance(kernel, str) else schedules(kernel, device, rows=True)
+        found += [] if isinstance(tried, str) or isinstance(kernel, str) else [(kernel, s) for s in tried]
+    return found
 
 
 def _of_any_class(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] | str:

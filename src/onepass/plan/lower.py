@@ -60,7 +60,7 @@ class _Lowering:
 
     def run(self) -> Kernel | Refusal:
         self.nodes = {n.name: n for n in self.cluster.nodes}
-        self.inside = self.cluster.space.inner != 1 and self.cluster.reduces
+        self.inside = self.layout.inner != 1 and self.cluster.reduces
         for i, node in enumerate(self.cluster.nodes):
             self.short[node.name] = f"v{i}"
             self.place(node)

@@ -382,6 +382,29 @@ def lay_out(cluster: Cluster) -> Layout | Refusal:
     return Layout((*common[0], *sizes[:-1]), reduced, sizes[-1] if sizes else 1, accesses, blocks)
 
 
+def turned(layout: Layout) -> Layout | None:
+    """The same loops where rows run across memory: an outer dimension that full accesses run along becomes the inner one.
+
+    None where the reduced dimension has dimensions inside it, or each access runs along it.
+    """
+    if layout.inner != 1:
+        return None
+    down = next(
+        (s.outer.index(1) for s in layout.accesses.values() if 1 in s.outer and s.reduced not in (0, 1)), None
+    )
+    if down is None:
+        return None
+
+    def without(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
+        return (*sizes[:down], *sizes[down + 1 :])
+
+    accesses = {
+        key: Strides(without(s.outer), s.reduced, s.outer[down], s.offset)
+        for key, s in layout.accesses.items()
+    }
+    return Layout(without(layout.outer), layout.reduced, layout.outer[down], accesses)
+
+
 def _accesses(cluster: Cluster) -> Iterable[tuple[str, Level, View | None]]:
     for node in cluster.nodes:
         if isinstance(node, Load):

@@ -75,8 +75,11 @@ class StridedSchedule:
         ) + ("" if self.parts == 1 else ", long rows divided among blocks")
 
 
-def held(kernel: Kernel, device: Device) -> list[StridedSchedule] | str:
-    """Schedules that keep a row in registers, the best first; the others are for when the compiler spills."""
+def held(kernel: Kernel, device: Device, rows: bool = False) -> list[StridedSchedule] | str:
+    """Schedules that keep a row in registers, the best first; the others are for when the compiler spills.
+
+    ``rows``: what lies side by side are rows, on whose number nothing that decides the reduction tree may depend.
+    """
     if kernel.axis != "inner":
         return "the reduction has no inner dimension"
     cols = kernel.cols
@@ -85,7 +88,7 @@ def held(kernel: Kernel, device: Device) -> list[StridedSchedule] | str:
     if len(kernel.loops) == 1 and cols > LONG_SINGLE:
         return "too_large: a row that is read once is walked"
     element_bytes = _held_bytes(kernel)
-    nominal = nominal_width(kernel)
+    nominal = vector_width(kernel) if rows else nominal_width(kernel)
     others = nominal + 3 * nominal * sum(isinstance(s, ReduceRow) for s in kernel.stages) // 2
     registers = (HELD_COMPUTED if kernel.kept else HELD) - others
     held = max(element_bytes * nominal, 4)  # of a vector; less than a register is one all the same
@@ -94,30 +97,34 @@ def held(kernel: Kernel, device: Device) -> list[StridedSchedule] | str:
     if lanes > MOST_LANES:
         return "too_large: the reduced dimension does not fit in registers"
     made = fitted(kernel, StridedSchedule(lanes, 1, 1, -(-cols // lanes), 1, True), access_width(kernel))
-    if made.across * made.width * _narrowest(kernel) < SEGMENT_BYTES // 2 and made.tiles(_inner(kernel)) > 1:
+    segment_bytes = made.across * made.width * _narrowest(kernel)
+    crowded = made.lanes * _most_across(kernel, made.width) > MOST_THREADS
+    if segment_bytes < SEGMENT_BYTES // 2 and crowded and made.tiles(_inner(kernel)) > 1:
         return "too_large: blocks that hold the reduced dimension are too narrow"
     resident = (RESIDENT_COMPUTED if kernel.kept else RESIDENT) // made.threads
     bounds = dict.fromkeys((resident, min(resident, RESIDENT_COMPUTED // made.threads), 0))
     return [replace(made, min_blocks=b) for b in bounds if b != 1]
 
 
-def walked(kernel: Kernel, device: Device) -> list[StridedSchedule] | str:
-    """The schedule for a reduced dimension of any length."""
+def walked(kernel: Kernel, device: Device, rows: bool = False) -> list[StridedSchedule] | str:
+    """Schedules for a reduced dimension of any length. ``rows``: as `held` says."""
     if kernel.axis != "inner":
         return "the reduction has no inner dimension"
-    nominal = nominal_width(kernel)
-    vectors = max(1, _inner(kernel) // nominal)
+    nominal = vector_width(kernel) if rows else nominal_width(kernel)
+    vectors = MOST_BYTES if rows else max(1, _inner(kernel) // nominal)
     lanes = _power_above(THREADS // min(_most_across(kernel, nominal), vectors) // 2 + 1)
     if isinstance(kernel.cols, int):
         lanes = min(lanes, _power_above(-(-kernel.cols // 4)))
     steps = MOST_WALKED
     while steps > 1 and steps * nominal * _streamed_bytes(kernel) > WALKED_BYTES:
         steps //= 2
-    parts = 0
-    if isinstance(kernel.cols, int) and isinstance(kernel.inner, int):
+    parts = 1 if rows else 0
+    if not rows and isinstance(kernel.cols, int) and isinstance(kernel.inner, int):
         parts = parts_of(kernel, kernel.cols, kernel.inner, device)
     made = StridedSchedule(lanes, 1, 1, steps, 1, False, _levels(kernel, lanes, parts), parts)
-    return [fitted(kernel, made, access_width(kernel))]
+    made = fitted(kernel, made, access_width(kernel))
+    # Left alone the compiler aims at 32 registers where it comes near, and may spill a value for it.
+    return [made, replace(made, min_blocks=RESIDENT // made.threads)]
 
 
 def fitted(kernel: Kernel, schedule: StridedSchedule, width: int) -> StridedSchedule:
@@ -204,7 +211,15 @@ def _inner(kernel: Kernel) -> int:
 
 
 def _most_across(kernel: Kernel, width: int) -> int:
-    return max(1, MOST_BYTES // (width * _narrowest(kernel)))
+    """Neighbouring vectors a block takes at most.
+
+    Where some tensors run along the reduced dimension a warp has as many lanes as fill a sector of those, and what runs
+    along the other takes one too.
+    """
+    narrowest = _narrowest(kernel)
+    if any(a.column == "strided" and a.reduced == 1 for a in kernel.accesses):
+        return max(1, narrowest, SEGMENT_BYTES // 2 // (width * narrowest))
+    return max(1, MOST_BYTES // (width * narrowest))
 
 
 def _narrowest(kernel: Kernel) -> int:
