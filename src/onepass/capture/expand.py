@@ -92,6 +92,10 @@ class Expansion:
 
     def map(self, op: str, *operands: Any) -> Operand:
         row = OPS[op]
+        if not any(
+            isinstance(o, Operand) for o in operands
+        ):  # of numbers alone: as a tensor that has one everywhere
+            operands = tuple(in_memory(o) if isinstance(o, Filled) else o for o in operands)
         values = [self._value(o) for o in operands]
         if not all(isinstance(v, (int, float, Poly, Operand)) for v in values):
             self.refuse("data-dependent value: a number that is computed at run time")
@@ -117,12 +121,10 @@ class Expansion:
         return Operand(self.full if level == "full" else self._row_shape(), result, node=name, level=level)
 
     def reduce(self, op: str, x: Any, dims: list[int], keepdim: bool) -> Any:
-        if isinstance(x, Filled):
-            self.refuse("constant: a reduction of a filled tensor")
         if any(n == 0 for n in (x.shape[d] for d in dims)):
             return self._of_nothing(op, x, dims, keepdim)
         self._reduce_along(x, dims)
-        value = self._value(x)
+        value = in_memory(x)
         kind = self._common_kind("number", [value])
         kind = "int" if kind == "bool" else kind
         name = self._add(Reduce(self._fresh(op), op, self._as(value, "full", kind), kind))
@@ -325,7 +327,7 @@ class Expansion:
             return rule  # type: ignore[return-value]
         rank: dict[Class, int] = {"bool": 0, "int": 1, "float": 2, "double": 2}
         found = values[1:] if rule == "condition" else values
-        kinds = [_kind_of(v) for v in found]
+        kinds = [self.floats if isinstance(v, float) else _kind_of(v) for v in found]
         widest = max(kinds, key=lambda k: rank[k])
         return self.floats if rank[widest] == 2 and len(set(kinds)) > 1 else widest
 
@@ -401,7 +403,7 @@ class Expansion:
             return value.level == "full"
         missing = len(self.full) - len(value.shape)
         return any(
-            self.full[d] == 1 or (d >= missing and value.shape[d - missing] != 1) for d in self.reduced_dims
+            self.full[d] != 1 and d >= missing and value.shape[d - missing] != 1 for d in self.reduced_dims
         )
 
     def _as(self, value: Any, level: Level, kind: Class) -> Any:

@@ -225,6 +225,10 @@ class _Reader:
             whole = describe(f"{node.name}.{i}" if many else node.name, fake)
             stores.append(expansion.store(part, whole.tensor, whole.view))
             parts.append(whole)
+        for i in range(len(results), len(value) if many else 0):
+            if _is_used(node, i):
+                raise Refused("unsupported op: a result that no kernel makes")
+            parts.append(None)
         self.keep([expansion.cluster(stores, name, str(first.device))])
         wholes = [p for p in parts if isinstance(p, Whole)]
         self.tensors.update((w.tensor.name, w.tensor) for w in wholes)
@@ -243,7 +247,9 @@ class _Reader:
             return [size(s) for s in fake.shape]
         main = arguments.get("self", arguments.get("input"))
         shape = [size(s) for s in fake.shape]
-        return main.shape if isinstance(main, Operand) and not _spreads(main.shape, shape) else shape
+        return (
+            main.shape if isinstance(main, (Operand, Filled)) and not _spreads(main.shape, shape) else shape
+        )
 
     # Views and copies that need no kernel
 

@@ -200,6 +200,55 @@ def batch_norm_of_batch(
     return y, b.squeeze(average, dims), b.squeeze(rstd, dims)
 
 
+def batch_norm_with_update(
+    b: Builder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, ...]:
+    """And the statistics of the batch, and the running ones after it."""
+    if not training:
+        b.refuse("unsupported op: running statistics that nothing updates, returned")
+    dims = [d for d in range(len(input.shape)) if d != 1]
+    average, centred, variance = moments(b, b.floating(input), dims, 0)
+    rstd = b.map("rsqrt", b.map("add", variance, eps))
+    y = _affine(b, b.map("mul", centred, rstd), input, weight, bias)
+    n = b.count(input, dims)
+    if not isinstance(n, int):
+        b.refuse("data-dependent shape: variance correction over a symbolic size")
+    unbiased = b.map("mul", variance, n / max(n - 1, 1)) if n > 1 else b.map("div", variance, 0.0)
+    after = [
+        b.squeeze(_moved(b, _per_channel(b, old, input), new, momentum), dims)
+        for old, new in ((running_mean, average), (running_var, unbiased))
+    ]
+    return y, b.squeeze(average, dims), b.squeeze(rstd, dims), *after
+
+
+def _moved(b: Builder, old: Value, new: Value, momentum: float) -> Value:
+    return b.map("add", b.map("mul", new, momentum), b.map("mul", old, 1 - momentum))
+
+
+def batch_norm_updating(
+    b: Builder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, ...]:
+    y, average, rstd, *after = batch_norm_with_update(
+        b, input, weight, bias, running_mean, running_var, True, momentum, eps
+    )
+    return y, average, rstd, None, *after  # the fourth is memory that cuDNN wants
+
+
 def softmax(b: Builder, self: Value, dim: int, half_to_float: bool = False) -> Value:
     dims = all_dims(self, dim)
     largest = b.reduce("max", b.floating(self), dims, True)
@@ -338,6 +387,20 @@ MADE_OF_OTHERS: tuple[CompositeDef, ...] = (
         ("_native_batch_norm_legit.no_stats",),
         batch_norm_of_batch,
         "(x - mean) rstd weight + bias over all but the channels",
+        "arXiv:1502.03167",
+    ),
+    CompositeDef(
+        "batch_norm_with_update",
+        ("_native_batch_norm_legit_functional.default",),
+        batch_norm_with_update,
+        "batch norm, and its running statistics",
+        "arXiv:1502.03167",
+    ),
+    CompositeDef(
+        "batch_norm_updating",
+        ("_batch_norm_with_update_functional.default",),
+        batch_norm_updating,
+        "batch norm, and its running statistics",
         "arXiv:1502.03167",
     ),
     CompositeDef("softmax", ("_softmax.default",), softmax, "exp(x - max) / sum", _TORCH),

@@ -155,6 +155,13 @@ def norm(
     return vector_norm(b, self, 2 if p is None else p, dim, keepdim, dtype)
 
 
+def renorm(b: Builder, self: Value, p: Any, dim: int, maxnorm: float) -> Value:
+    kept = dim % len(self.shape)
+    size = vector_norm(b, self, p, [d for d in range(len(self.shape)) if d != kept], True)
+    shrunk = b.map("div", float(maxnorm), b.map("add", size, 1e-7))
+    return b.map("mul", self, b.map("where", b.map("gt", size, float(maxnorm)), shrunk, 1.0))
+
+
 def dist(b: Builder, self: Value, other: Value, p: Any = 2) -> Value:
     return vector_norm(b, b.map("sub", b.floating(self), other), p)
 
@@ -208,6 +215,9 @@ REDUCED: tuple[CompositeDef, ...] = (
         norm,
         "the p-norm",
         _TORCH,
+    ),
+    CompositeDef(
+        "renorm", ("renorm.default",), renorm, "parts whose norm is larger, scaled to a norm", _TORCH
     ),
     CompositeDef("dist", ("dist.default",), dist, "the p-norm of a difference", _TORCH),
 )
