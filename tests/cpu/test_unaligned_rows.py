@@ -97,6 +97,8 @@ CASES = (
     Case(gathered, BF16, 9, 261),
     Case(sliced, BF16, 9, 301),
     Case(mixed, BF16, 9, 129),
+    Case(softmax, BF16, 9, 3),
+    Case(gelu_tanh_add_layer_norm, FP32, 9, 1),
 )
 
 

@@ -142,7 +142,7 @@ class RowPrinter(CudaPrinter):
         if a.name in self.staged:
             t = f"staged_row<{a.dtype.ctype}, E, {self.width(a)}>"
             self.put(1, f"const {t} {a.name}_l({a.name}_s, lane);")
-        elif self.fine and a.column == "unit" and (not a.index or a.name in self.tabled):
+        elif self.by_lane(a) and (not a.index or a.name in self.tabled):
             self.put(1, f"{self.pointer_type(a)} {a.name}_l = {a.name}_g + lane * E;")
 
     def table_row(self, depth: int, a: Access) -> None:
@@ -151,13 +151,17 @@ class RowPrinter(CudaPrinter):
         if first:
             self.first_unit(a)
 
+    def by_lane(self, a: Access) -> bool:
+        """Whether each lane has a pointer of its own."""
+        return self.fine and a.column == "unit"
+
     def pointer(self, a: Access) -> str:
         """What loads of a row begin from."""
-        return f"{a.name}_l" if self.fine and a.column == "unit" else f"{a.name}_g"
+        return f"{a.name}_l" if self.by_lane(a) else f"{a.name}_g"
 
     def place(self, a: Access, c: str) -> str:
         """Where the elements of step k are, whose first is column ``c``."""
-        return f"{a.name}_l + k * (T * E)" if self.fine else f"{a.name}_g + ({c})"
+        return f"{a.name}_l + k * (T * E)" if self.by_lane(a) else f"{a.name}_g + ({c})"
 
     def fetch(self) -> None:
         """Everything the first loop reads, and what later loops read, in flight before anything is used."""
@@ -347,7 +351,7 @@ class RowPrinter(CudaPrinter):
         if a.name in self.staged:
             self.put(depth, f"{a.name}_l.store(k * (T * E), {packed}, {left});")
             return
-        place = self.place(a, "c") if self.fine else f"{a.name}_g + c"
+        place = self.place(a, "c") if self.by_lane(a) else f"{a.name}_g + c"
         if a.column == "strided":
             step = f"a.{a.name}_c"
             text = f"store_strided<stream, E>({a.name}_g + (i64)c * {step}, {step}, {packed}, {left});"

@@ -9,6 +9,9 @@ from onepass.ir.kernel import Access, Choose, ColumnLoop, IotaValue, Kernel, Row
 from onepass.ir.symbol import Size, product, quotient
 from onepass.plan.schedules.row import vector_width
 
+# Narrower vectors are so many more a thread at most: each has its row to find, in code of its own.
+MORE_STEPS = 4
+
 
 @dataclass(frozen=True)
 class FlatSchedule:
@@ -40,9 +43,11 @@ def schedules(kernel: Kernel, device: Device) -> list[FlatSchedule] | str:
     while width > 1 and any(e % width for e in edges):
         width //= 2
     level = quotient(kernel.cols, width) is None and _is_level(kernel)
+    while not level and width > 1 and isinstance(kernel.cols, int) and kernel.cols % width:
+        width //= 2
     # Two independent vectors a thread and tensor keep 32 KB in flight on a multiprocessor; with many inputs one does.
     inputs = sum(1 for a in kernel.accesses if a.column == "unit")
-    more = narrow // width if narrow > width and not edges else 1
+    more = min(MORE_STEPS, narrow // width) if narrow > width and not edges else 1
     steps = (2 if inputs <= 4 else 1) * more
     return [FlatSchedule(256, steps, width, level), FlatSchedule(128, more, width, level)]
 
