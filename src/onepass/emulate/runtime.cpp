@@ -1,5 +1,5 @@
-// Runs the threads of one CUDA block, or of the blocks of a thread-block cluster, as fibers on one host thread, and watches every
-// memory access.
+// Runs the threads of one CUDA block, or of the blocks of a thread-block cluster, as fibers on one host thread, and watches
+// every memory access.
 // Compiled without instrumentation and linked into each emulated module, so that a module owns its state.
 #include "runtime.hpp"
 
@@ -983,7 +983,7 @@ void check_ends() {
     const Block& b = blocks[r];
     uint32_t acquired = 0;
     for (unsigned i = 0; i < threads; ++i)
-      if (all_fibers[r * threads + i].acquired > acquired) acquired = all_fibers[r * threads + i].acquired;
+      acquired = all_fibers[r * threads + i].acquired > acquired ? all_fibers[r * threads + i].acquired : acquired;
     if (b.stored_stamp <= acquired) continue;
     onepass_block = b.storing_block;
     onepass_thread = b.storing_thread;

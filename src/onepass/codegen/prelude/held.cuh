@@ -1,7 +1,7 @@
 // Vectors that a thread holds in shared memory, for itself alone: no barrier is needed between storing and loading them.
 // They lie in pieces of 16 bytes, or of 4 where a vector has fewer, and the pieces of a block's neighbouring threads lie
-// side by side: no two threads of a quarter of a warp meet in a bank. A block has B threads; `p` is the vector's place, where thread 0's
-// first piece begins.
+// side by side: no two threads of a quarter of a warp meet in a bank. A block has B threads; `p` is the vector's place,
+// where thread 0's first piece begins.
 template <int B, class T, int W>
 ONEPASS_INLINE void hold(char* p, const vec<T, W>& v) {
   constexpr int N = vec<T, W>::words;

@@ -237,8 +237,9 @@ ONEPASS_DEVICE void ptx_copies_done() {
 }
 
 #if __CUDA_ARCH__ >= 900
-// Blocks of a thread-block cluster. A thread arrives and later waits, in turns; what it wrote before it arrived, in any block's shared
-// memory, is seen by all who have waited. `relaxed` promises nothing of writes: it says that this block has begun.
+// Blocks of a thread-block cluster. A thread arrives and later waits, in turns; what it wrote before it arrived, in any
+// block's shared memory, is seen by all who have waited. `relaxed` promises nothing of writes: it says that this block has
+// begun.
 ONEPASS_DEVICE unsigned ptx_cluster_rank() {
   unsigned r;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));

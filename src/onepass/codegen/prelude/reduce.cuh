@@ -98,10 +98,10 @@ struct shifted {
 };
 
 #if __CUDA_ARCH__ >= 900
-// Reductions over a row that C blocks of a thread-block cluster share, T threads each, T a power of two from 32 on. Each warp hands its
-// value to every block, then each warp of each block combines the C * T / 32 values in the order of the cluster: all end
-// with the same bits. Scratch: 2 * C * T / 32 floats, in halves that take turns as those of `groups` do. Nobody reads
-// another block's memory, so a block may end as soon as it has passed the last barrier.
+// Reductions over a row that C blocks of a thread-block cluster share, T threads each, T a power of two from 32 on. Each
+// warp hands its value to every block, then each warp of each block combines the C * T / 32 values in the order of the
+// cluster: all end with the same bits. Scratch: 2 * C * T / 32 floats, in halves that take turns as those of `groups` do.
+// Nobody reads another block's memory, so a block may end as soon as it has passed the last barrier.
 template <int C, int T>
 struct cluster_groups {
   enum : int { warps = T / 32, values = C * warps };
