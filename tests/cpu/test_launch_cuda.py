@@ -245,15 +245,24 @@ def test_a_run_makes_its_gpu_the_current_one(driver: FakeDriver, monkeypatch: py
     x = torch.ones(4, 64)
     compiled = program(monkeypatch, lambda x: (x + 1, x * 2), (x,), ["cuda:1"])
     assert compiled.text.count("current_stream(1)") == 1
-    streams = []
+    seen = []
     given = compiled.scope[compiled.launchers[-1]]
     compiled.scope[compiled.launchers[-1]] = lambda stream, *rest: (
-        streams.append(stream),
+        seen.append((stream, current[0])),
         given(stream, *rest),
     )
     compiled.run([x])
-    assert streams == [41]
+    assert seen == [(41, 1)]
     assert current == [0]
+
+
+def test_a_run_on_whichever_gpu_is_current_is_noticed(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = runner._Writer.on_gpu
+    monkeypatch.setattr(runner._Writer, "on_gpu", lambda self: lines(self)[2:])
+    with pytest.raises(AssertionError):
+        test_a_run_makes_its_gpu_the_current_one(driver, monkeypatch)
 
 
 def test_kernels_of_two_gpus_are_each_launched_on_their_own(
