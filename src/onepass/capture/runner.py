@@ -221,12 +221,17 @@ class _Writer:
         return name
 
     def check_strides(self, fake: torch.Tensor, name: str) -> None:
-        """What PyTorch returns is laid out as the capture said, or is made so: kernels trust it."""
+        """What PyTorch returns is laid out as the capture said, and of that dtype, or is made so: kernels trust it.
+
+        PyTorch's capture says of a training batch norm that its statistics of 16 bits become fp32, and they don't.
+        """
         if fake.layout is not torch.strided or fake.dim() == 0:
             return
         if not is_data_dependent(*fake.shape) and not shares_elements(fake):  # no kernel reads those
             strides = self.spelled(fake.stride())
-            self.put(f"if {name}.stride() != {strides}: {name} = restrided({name}, {strides})", [name])
+            dtype = self.constant(fake.dtype)
+            other = f"{name}.stride() != {strides} or {name}.dtype is not {dtype}"
+            self.put(f"if {other}: {name} = restrided({name}, {strides}, {dtype})", [name])
 
     def part(self, node: Node, index: int) -> str:
         """The variable of one of the values that a node returns."""
@@ -380,6 +385,6 @@ def _sizes(node: Node) -> list[tuple[str, Any]]:
     return []
 
 
-def restrided(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A copy laid out with other strides."""
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+def restrided(x: torch.Tensor, strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A copy laid out with other strides, or of another dtype."""
+    return torch.empty_strided(x.shape, strides, dtype=dtype, device=x.device).copy_(x)

@@ -178,10 +178,11 @@ def batch_norm_by_statistics(
     momentum: float,
     eps: float,
 ) -> tuple[Value, ...]:
-    """And nothing kept for backward."""
+    """And nothing kept for backward: two tensors of no elements."""
     rstd = b.map("rsqrt", b.map("add", _per_channel(b, running_var, input), eps))
     y = b.map("mul", b.map("sub", input, _per_channel(b, running_mean, input)), rstd)
-    return (_affine(b, y, input, weight, bias),)
+    nothing = b.constant((0,), 0.0, torch.float32)
+    return _affine(b, y, input, weight, bias), nothing, nothing
 
 
 def batch_norm_of_batch(
