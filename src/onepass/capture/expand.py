@@ -329,8 +329,7 @@ class Expansion:
         found = values[1:] if rule == "condition" else values
         kinds = [self.floats if isinstance(v, float) else _kind_of(v) for v in found]
         widest = max(kinds, key=lambda k: rank[k])
-        decided = len(set(kinds)) == 1 and any(isinstance(v, Operand) for v in found)
-        return self.floats if rank[widest] == 2 and not decided else widest
+        return self.floats if rank[widest] == 2 and len(set(kinds)) > 1 else widest
 
     def _fitted(self, value: Any) -> Any:
         """An integer operand as the dtype that the op computes in."""

@@ -243,14 +243,8 @@ class _Writer:
             self.made.add(name)
             fake = node.meta["val"][index]
             if isinstance(fake, torch.Tensor) and not is_view(node):
-                self.check_dtype(fake, name)
                 self.check_strides(fake, name)
         return name
-
-    def check_dtype(self, fake: torch.Tensor, name: str) -> None:
-        """Of some results that are several, such as running statistics of 16 bits, the capture says another dtype."""
-        dtype = self.constant(fake.dtype)
-        self.put(f"if {name}.dtype != {dtype}: {name} = {name}.to({dtype})", [name])
 
     # Values
 
