@@ -33,6 +33,10 @@ from onepass.ir.kernel import (
     Stage,
     Statement,
 )
+from onepass.ops.library import LIBRARY
+from onepass.ops.loss import LOSSES
+from onepass.ops.pointwise import POINTWISE
+from onepass.ops.reduced import REDUCED
 from onepass.ops.table import COMPOSITES, OPS, REDUCE
 
 PARTS = 8
@@ -44,6 +48,25 @@ UNTRACED = {
     "rms_norm": "PyTorch opens it on the CPU",
     "round_bf16": "a cast, and only where its value is used again",
     "round_f16": "a cast, and only where its value is used again",
+}
+# Rows that graphs do not hold: tests/opinfo runs PyTorch's samples of each, tests/cpu/test_ops.py the element-wise ones.
+ALONE = {row.name for row in (*LIBRARY, *POINTWISE, *REDUCED, *LOSSES)} | {
+    "batch_norm",
+    "batch_norm_of_batch",
+    "batch_norm_updating",
+    "batch_norm_with_update",
+    "group_norm",
+    "logical_xor",
+    "prod",
+    "repeat",
+    "round_e4m3",
+    "round_e5m2",
+    "stack",
+    "to_double",
+    "wrap_i16",
+    "wrap_i32",
+    "wrap_i8",
+    "wrap_u8",
 }
 
 
@@ -99,7 +122,7 @@ class Seen:
 
 def test_every_row_has_a_step() -> None:
     rows = {*OPS, *REDUCE, *(c.name for c in COMPOSITES)}
-    assert rows - set(STEPS) == set(UNTRACED) - set(STEPS)
+    assert rows - set(STEPS) - ALONE == set(UNTRACED) - set(STEPS)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -12,7 +12,7 @@ import onepass.codegen
 from harness.costs import BINARY, UNARY, cost, machine_code
 from harness.kernels import layer_norm, map_text
 from harness.nvrtc import compile_cubin
-from onepass.codegen.cuda_prelude import cuda_prelude, reduce_scratch_bytes
+from onepass.codegen.cuda_prelude import cuda_prelude, own_prelude, reduce_scratch_bytes
 from onepass.errors import CompileError
 
 PRELUDE = Path(onepass.codegen.__file__).parent / "prelude"
@@ -64,9 +64,10 @@ def test_a_compile_error_is_not_swallowed() -> None:
 
 
 def test_texts_are_header_free_and_keep_instructions_in_one_place() -> None:
-    assert "#include" not in cuda_prelude()
+    all_parts = cuda_prelude() + own_prelude("lanes") + own_prelude("tile")
+    assert "#include" not in all_parts
     for file in PRELUDE.glob("*.cuh"):
-        assert file.read_text() in cuda_prelude(), f"{file.name} is not part of the prelude"
+        assert file.read_text() in all_parts, f"{file.name} is not part of the prelude"
         if file.name != "ptx.cuh":
             assert not re.search(r"\basm\s*(volatile\s*)?\(", file.read_text()), file.name
 

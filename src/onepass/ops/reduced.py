@@ -186,8 +186,8 @@ REDUCED: tuple[CompositeDef, ...] = (
     ),
     CompositeDef("amax", ("amax.default",), _extreme("max"), "largest element along dimensions", _TORCH),
     CompositeDef("amin", ("amin.default",), _extreme("min"), "smallest element along dimensions", _TORCH),
-    CompositeDef("max", ("max.default",), _whole_extreme("max"), "largest element", _TORCH),
-    CompositeDef("min", ("min.default",), _whole_extreme("min"), "smallest element", _TORCH),
+    CompositeDef("max_of_all", ("max.default",), _whole_extreme("max"), "largest element", _TORCH),
+    CompositeDef("min_of_all", ("min.default",), _whole_extreme("min"), "smallest element", _TORCH),
     CompositeDef(
         "argmax", ("argmax.default",), _position("max"), "where the largest element is first", _TORCH
     ),
