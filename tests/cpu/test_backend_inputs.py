@@ -371,7 +371,7 @@ def test_results_are_not_reused_memory() -> None:
 def test_no_tensor_comes_back_and_none_goes_in() -> None:
     compiled_like_eager(lambda x: (x.shape[0], None, "text"), X, kernels=False)
     compiled_like_eager(lambda: torch.arange(6.0).sin() + 1, kernels=True)
-    compiled_like_eager(lambda n: torch.ones(3) * n, 4, kernels=False)
+    compiled_like_eager(lambda n: torch.ones(3) * n, 4, kernels=True)
 
 
 def test_nested_arguments() -> None:

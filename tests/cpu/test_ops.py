@@ -49,6 +49,7 @@ PYTORCH: dict[str, Callable[..., torch.Tensor]] = {
     "sign": torch.sign,
     "floor": torch.floor,
     "ceil": torch.ceil,
+    "trunc": torch.trunc,
     "round": torch.round,
     "pow": torch.pow,
     "nextafter": torch.nextafter,

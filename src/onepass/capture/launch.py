@@ -349,11 +349,12 @@ def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Fie
     def narrower(values: tuple[int, ...]) -> Call:
         """A kernel with accesses as wide as these values allow."""
         smaller = dict(widths)
-        while not _alignment(fields, kernel.accesses, smaller).holds(values):
-            for a in kernel.accesses:
-                one = {**dict.fromkeys(smaller, 1), a.name: smaller[a.name]}
-                if not _alignment(fields, kernel.accesses, one).holds(values):
-                    smaller[a.name] //= 2
+        for a in kernel.accesses:
+            alone = dict.fromkeys(smaller, 1)
+            while smaller[a.name] > 1 and not _alignment(
+                fields, kernel.accesses, {**alone, a.name: smaller[a.name]}
+            ).holds(values):
+                smaller[a.name] //= 2
         accesses = tuple(smaller.values())
         less = (
             row.narrower(kernel, schedule, accesses, built.device)

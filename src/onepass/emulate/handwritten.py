@@ -239,6 +239,7 @@ def _translation_unit(
 #include "ptx_on_host.hpp"
 #include "cuda_library_on_host.hpp"
 #define __CUDA_ARCH__ {arch * 10}
+#define LIB(f) __builtin_##f
 #define __shared__ static __thread
 #define __syncthreads() onepass_barrier(uint64_t(__COUNTER__) << 32 | __LINE__)
 {macros}namespace {{

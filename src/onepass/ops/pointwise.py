@@ -374,7 +374,9 @@ POINTWISE: tuple[CompositeDef, ...] = (
     CompositeDef("ldexp", ("ldexp.Tensor",), ldexp, "x 2^y", _TORCH),
     CompositeDef("floor", ("floor.default",), _rounded("floor"), "greatest integer <= x", _TORCH),
     CompositeDef("ceil", ("ceil.default",), _rounded("ceil"), "least integer >= x", _TORCH),
-    CompositeDef("trunc", ("trunc.default",), _rounded("trunc"), "x without its fraction", _TORCH),
+    CompositeDef(
+        "trunc", ("trunc.default", "fix.default"), _rounded("trunc"), "x without its fraction", _TORCH
+    ),
     CompositeDef(
         "round", ("round.default", "round.decimals"), round_, "nearest multiple of 10^-decimals", _TORCH
     ),

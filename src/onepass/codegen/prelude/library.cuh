@@ -2,8 +2,6 @@
 #ifndef LIB  // the emulator has its own
 #define LIB(f) f
 #endif
-#define ONEPASS_ONE ONEPASS_INLINE
-#define ONEPASS_TEMPLATE ONEPASS_INLINE
 #define ONEPASS_FLOAT1(NAME, E) ONEPASS_INLINE float NAME(float x) { return E; }
 #define ONEPASS_FLOAT2(NAME, E) ONEPASS_INLINE float NAME(float x, float y) { return E; }
 #define ONEPASS_DOUBLE1(NAME, E) ONEPASS_INLINE double NAME(double x) { return E; }

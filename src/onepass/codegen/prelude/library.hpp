@@ -56,8 +56,7 @@ ONEPASS_FN vd op_fma(vd a, vd b, vd c) {
 }
 
 #define LIB(f) __builtin_##f
-#define ONEPASS_ONE ONEPASS_COLD
-#define ONEPASS_TEMPLATE ONEPASS_FN
+#define ONEPASS_INLINE static inline __attribute__((noinline))
 #define ONEPASS_FLOAT1(NAME, E) ONEPASS_LANES1(vf, NAME, vf, float, E)
 #define ONEPASS_FLOAT2(NAME, E) ONEPASS_LANES2(vf, NAME, vf, float, E)
 #define ONEPASS_DOUBLE1(NAME, E) ONEPASS_LANES1(vd, NAME, vd, double, E)
