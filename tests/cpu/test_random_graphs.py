@@ -259,6 +259,8 @@ def test_wrong_kernels_are_rejected() -> None:
                 if dtype == torch.float32 or function is layer_norm:
                     wrong.append(sums_in_16_bits)
                 for cuda in (False, True):
+                    if cuda and function is middle:  # whose schedule knows no positions
+                        wrong = [change for change in wrong if change is not without_column_1]
                     case = planned(trace(function, [x, w]), [x, w], cuda)
                     bound = bounds(Oracle(case.captured, [x, w]), [function(x, w)], [case.plan])
                     made.append(

@@ -137,7 +137,7 @@ def test_another_identity_is_wrong(name: str, reduction: str, identity: str) -> 
 
 def idle_kernels() -> Any:
     """Kernels that do nothing."""
-    idle = SimpleNamespace(run=lambda *given: None)
+    idle = SimpleNamespace(at_work=lambda work: lambda *given: None)
     return mock.patch.object(together, "_cpu_unit", lambda sources: [idle] * len(sources))
 
 

@@ -11,6 +11,7 @@ from onepass.ir.kernel import (
     Accumulate,
     ColumnLoop,
     Compute,
+    IotaValue,
     Keep,
     Kept,
     Kernel,
@@ -352,6 +353,7 @@ class StridedPrinter(CudaPrinter):
         elif isinstance(s, StoreValue):
             self.put(depth, self.set(self.kernel.access(s.access), s.value))
         else:
+            assert not isinstance(s, IotaValue), "row_serial has positions"
             self.put(depth, self.compute(s, "0"))
 
     # Values and stores
