@@ -678,6 +678,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "zeros_like": (constant("torch.zeros_like({0})"), constant("{0}.new_zeros({1})")),
     "ones_like": (constant("torch.ones_like({0})"), constant("{0}.new_ones({1})")),
     "full_like": (constant("torch.full_like({0}, {2})"),),
+    "new_full": (constant("{0}.new_full({1}, {2})"),),
     "scalar_tensor": (constant("torch.scalar_tensor({2}, dtype=dt('{3}'))"),),
     "arange": (arange,),
     "embedding": (embedding,),

@@ -154,7 +154,8 @@ class _Direct:
         Raises: what `meet` raises, and what the function does.
         """
         tensors: list[Tensor] = []
-        key: list[Any] = [len(args), *kwargs]
+        # What was met without gradients says nothing of a call with them: the guard may not look at the mode.
+        key: list[Any] = [_is_grad_enabled(), len(args), *kwargs]
         for value in (*args, *kwargs.values()) if kwargs else args:
             kind = type(value)
             if kind is Tensor or kind is Parameter:

@@ -12,6 +12,7 @@ from onepass.dtypes import Class, from_torch
 from onepass.ir.address import Dim, View, contiguous, reshape
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
 from onepass.ir.symbol import Poly, Size, product
+from onepass.ops.opdef import OpDef
 from onepass.ops.table import OPS, REDUCE
 
 
@@ -90,11 +91,12 @@ class Expansion:
 
     # What expansions call
 
-    def map(self, op: str, *operands: Any) -> Operand:
+    def map(self, op: str, *operands: Any) -> Any:
         row = OPS[op]
-        if not any(
-            isinstance(o, Operand) for o in operands
-        ):  # of numbers alone: as a tensor that has one everywhere
+        if not any(isinstance(o, Operand) for o in operands):
+            nowhere = [o for o in operands if isinstance(o, Filled) and o.memory is None]
+            if nowhere:
+                return self._of_numbers(row, operands, nowhere[0])
             operands = tuple(in_memory(o) if isinstance(o, Filled) else o for o in operands)
         values = [self._value(o) for o in operands]
         if not all(isinstance(v, (int, float, Poly, Operand)) for v in values):
@@ -119,6 +121,20 @@ class Expansion:
         if truth and result == "int":
             result, name = "bool", self._convert(name, level, "bool")
         return Operand(self.full if level == "full" else self._row_shape(), result, node=name, level=level)
+
+    def _of_numbers(self, row: OpDef, operands: Sequence[Any], like: Filled) -> Any:
+        """An op on tensors that have one value everywhere, and are nowhere in memory."""
+        values = [self._value(o) for o in operands]
+        if not all(isinstance(v, (bool, int, float)) for v in values):
+            self.refuse("constant: a filled tensor that is nowhere in memory")
+        kind = self._common_kind(row.operands, values)
+        types = {"float": torch.float64, "double": torch.float64, "int": torch.int64, "bool": torch.bool}
+        given = [
+            torch.tensor(v, dtype=types["bool" if row.operands == "condition" and i == 0 else kind])
+            for i, v in enumerate(values)
+        ]
+        result: Class = kind if row.result == "same" else row.result
+        return Filled(like.shape, result, row.reference(*given).item(), torch.float32)
 
     def reduce(self, op: str, x: Any, dims: list[int], keepdim: bool) -> Any:
         if any(n == 0 for n in (x.shape[d] for d in dims)):
@@ -281,7 +297,8 @@ class Expansion:
         """Along the last dimension: each piece is read at the columns it covers."""
         found = [in_memory(p) for p in pieces]
         if len(found) == 1:
-            return self.map("copy", found[0])
+            copied: Operand = self.map("copy", found[0])
+            return copied
         names, bounds, at = list[str](), list[int](), 0
         kind = self._common_kind("any", list(found))
         for piece in found:

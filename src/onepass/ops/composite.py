@@ -307,6 +307,10 @@ def full_like(b: Builder, self: Any, fill_value: Any, dtype: Any = None, **layou
     return b.constant(self.shape, fill_value, dtype or self.torch_dtype)
 
 
+def new_full(b: Builder, self: Any, size: Any, fill_value: Any, dtype: Any = None, **layout: Any) -> Value:
+    return b.constant(size, fill_value, dtype or self.torch_dtype)
+
+
 def scalar_tensor(b: Builder, s: Any, dtype: Any = None, **layout: Any) -> Value:
     return b.constant((), s, dtype or torch.get_default_dtype())
 
@@ -424,6 +428,7 @@ MADE_OF_OTHERS: tuple[CompositeDef, ...] = (
     CompositeDef("zeros_like", ("zeros_like.default", "new_zeros.default"), _filled_like(0), "zeros", _TORCH),
     CompositeDef("ones_like", ("ones_like.default", "new_ones.default"), _filled_like(1), "ones", _TORCH),
     CompositeDef("full_like", ("full_like.default",), full_like, "a constant", _TORCH),
+    CompositeDef("new_full", ("new_full.default",), new_full, "a constant", _TORCH),
     CompositeDef("scalar_tensor", ("scalar_tensor.default",), scalar_tensor, "a constant", _TORCH),
     CompositeDef(
         "arange",
