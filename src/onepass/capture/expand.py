@@ -169,8 +169,10 @@ class Expansion:
         shape = tuple(1 if d in dims else m for d, m in enumerate(x.shape) if keepdim or d not in dims)
         return Filled(shape, kind, REDUCE[op].reference(row, [0]).item(), torch.float32)
 
-    def squeeze(self, x: Operand, dims: list[int]) -> Operand:
+    def squeeze(self, x: Operand | Filled, dims: list[int]) -> Operand | Filled:
         shape = tuple(size for i, size in enumerate(x.shape) if i not in dims)
+        if isinstance(x, Filled):
+            return replace(x, shape=shape, memory=None)
         return Operand(shape, x.kind, node=x.node, level=x.level)
 
     def count(self, x: Any, dims: list[int]) -> Size:
