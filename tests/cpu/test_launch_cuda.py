@@ -46,9 +46,12 @@ int cuDeviceGet(int* handle, int device) { *handle = device; return 0; }
 int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)(1000ll + device); return 0; }
 int cuCtxSetCurrent(void* context) { entered = (long long)context; return 0; }
 int cuGetErrorString(int, const char** text) { *text = "out of something"; return 0; }
-int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
-                   unsigned shared, void* stream, void** pointers, void** extra) {
-  long long numbers[8] = {(long long)function, x, y, z, threads, shared, (long long)stream, (long long)extra};
+struct Attribute { int id, pad; long long value[8]; };
+struct Config { unsigned grid[3], block[3], shared; void* stream; Attribute* attributes; unsigned attribute_count; };
+int cuLaunchKernelEx(const Config* c, void* function, void** pointers, void** extra) {
+  long long begin = c->attribute_count ? c->attributes[0].id * 10 + c->attributes[0].value[0] : 0;
+  long long numbers[8] = {(long long)function, c->grid[0], c->grid[1] * c->grid[2], begin, c->block[0], c->shared,
+                          (long long)c->stream, (long long)extra};
   for (int i = 0; i < 8; i++) noted[i] = numbers[i];
   for (int i = 0; i < words; i++) noted[8 + i] = ((long long*)pointers[0])[i];
   calls++;
@@ -93,7 +96,7 @@ def driver(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     made: dict[str, CudaKernel] = {}
 
     def kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> CudaKernel:
-        new = CudaKernel(b"", source.name, threads, len(source.block), shared_bytes)
+        new = CudaKernel(b"", source.name, threads, len(source.block), shared_bytes, "early")
         return made.setdefault(source.text, new)
 
     monkeypatch.setattr(launch_cuda, "driver", lambda: library)
@@ -179,7 +182,7 @@ def test_an_error_of_the_driver_is_told_with_its_name(driver: FakeDriver) -> Non
     plan = launch.launch_plan(kernel)
     values = [1 << 40] * sum(f.kind != "extra" for f in kernel.source.block)
     driver.answer(2, 2)  # to compiled code, and to Python, which asks again to tell what is wrong
-    with pytest.raises(DriverError, match=f"cuLaunchKernel.{kernel.source.name}.*out of something"):
+    with pytest.raises(DriverError, match=f"cuLaunchKernelEx.{kernel.source.name}.*out of something"):
         plan.at_once(STREAM, 9, 512, *values)  # type: ignore[misc]
 
 
@@ -292,3 +295,21 @@ def test_threads_launch_at_once(driver: FakeDriver) -> None:
     for t in threads:
         t.join()
     assert COUNTERS.launched - before == driver.number("calls").value - calls == 800
+
+
+@pytest.mark.parametrize(("begin", "noted"), [("after", 0), ("early", 61), ("together", 21)])
+def test_a_launch_says_when_its_grid_begins(begin: launch_cuda.Begin, noted: int, driver: FakeDriver) -> None:
+    """In the driver's numbers, times ten, and the value 1."""
+    kernel = CudaKernel(b"", "kernel", 128, 3, 1024, begin)
+    found = driver.noted(3, kernel, 7, 0, (1, 2, 3))
+    assert found[1:] == (7, 1, noted, 128, 1024, STREAM, 0, 1, 2, 3)
+    at_once = kernel.at_once(launch_cuda.Grid(1, "rows"), 3, (), lambda *values: None)
+    assert at_once is not None
+    assert driver.noted(3, at_once, STREAM, 7, 1, 1, 2, 3) == found
+
+
+def test_grids_begin_early_where_graphs_and_the_chip_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_cuda, "driver_version", lambda: 12030)
+    assert [launch_cuda.may_begin_early(a) for a in ("sm_80", "sm_90", "sm_120")] == [False, True, True]
+    monkeypatch.setattr(launch_cuda, "driver_version", lambda: 12020)
+    assert not launch_cuda.may_begin_early("sm_90")

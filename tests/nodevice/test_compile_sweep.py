@@ -34,6 +34,7 @@ from onepass import build as pipeline
 from onepass.plan.choose import candidates
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
+from onepass.runtime.disassemble import disassemble
 from onepass.runtime.nvrtc import compile_cubin
 
 COLS = (63, 256, 1000, 1023, 1024, 4096, 5120, 8192, 12289, 16384, 65536, 262144, 1 << 21)
@@ -161,3 +162,33 @@ def test_every_schedule_on_the_other_architectures(arch: str) -> None:
     (kernel,) = shared.build([captured(FP32, cols, ops)])
     assert not spills([kernel])
     assert kernel.schedule.family == "row-smem"
+
+
+# What reaches memory, and what could go past the wait.
+BEFORE_NO_WAIT = ("LD", "ST", "ATOM", "RED", "UBLK", "UTMA", "CCTL", "BRA", "BRX", "CALL", "EXIT")
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_no_kernel_touches_memory_before_the_grid_before_it_is_done(arch: str) -> None:
+    """Of each family, in machine code: the compiler may move what reads memory that a kernel does not write."""
+    built = Shop(DEVICES[arch]).build([captured(*p) for p in (CORNERS[2], *CORNERS[4:])])
+    of_family = {k.schedule.family: k.source.text for k in built}
+    assert set(of_family) >= FAMILIES - {"row-warp"}
+    for family, text in of_family.items():
+        assert not _early(text, arch), family
+    wait = "  ptx_wait_for_grid_before();\n"
+    without = of_family["row-block"].replace(wait, "")
+    assert _early(without, arch) == ["no wait"]
+    assert _early(without.rstrip().removesuffix("}") + wait + "}\n", arch)
+
+
+def _early(text: str, arch: str) -> list[str]:
+    """The instructions before the wait that should not be there."""
+    found = disassemble(compile_cubin(text, "kernel", arch).code)
+    assert not isinstance(found, str), found
+    ((_, code),) = found.items()
+    names = [i.name for i in code.instructions]
+    if "ACQBULK" not in names:
+        return ["no wait"]
+    early = names[: names.index("ACQBULK")]
+    return [n for n in early if n.startswith(BEFORE_NO_WAIT) and not n.startswith("LDC")]  # of constants

@@ -51,6 +51,7 @@ class CudaPrinter(Printer):
             f'extern "C" __global__ void __launch_bounds__({threads}) {self.name}'
             "(const __grid_constant__ Args a) {",
         )
+        self.put(1, "ptx_wait_for_grid_before();")
 
     def decode(self, depth: int, row: str) -> None:
         """Coordinates i0 … of a row."""

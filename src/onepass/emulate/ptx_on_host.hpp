@@ -120,6 +120,9 @@ ONEPASS_STORES(plain)
 ONEPASS_HOST void ptx_copy16_stream(void* shared, const void* p) { onepass_copy(shared, onepass_load(p, 16, read_only_path)); }
 ONEPASS_HOST void ptx_copies_done() { onepass_copies_done(); }
 
+// A launch runs alone.
+ONEPASS_HOST void ptx_wait_for_grid_before() {}
+
 // ---- clusters ----
 
 ONEPASS_HOST unsigned ptx_cluster_rank() { return onepass_cluster_rank(); }

@@ -22,6 +22,37 @@ Call = Callable[..., None]
 _INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
+# When a grid begins: after the one before it on its stream; while that one ends, for kernels that wait for it themselves
+# (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION); once all its blocks fit at the same time (…_COOPERATIVE).
+Begin = Literal["after", "early", "together"]
+_ATTRIBUTES: dict[Begin, int] = {"after": 0, "early": 6, "together": 2}
+_EARLY_FROM_ARCH = 90
+_EARLY_FROM_DRIVER = 12030  # CUDA graphs hold launches that begin early
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, of whose union an int is used."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("value", ctypes.c_longlong),
+        ("rest", ctypes.c_longlong * 7),
+    )
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
 
 @lru_cache(maxsize=1)
 def driver() -> ctypes.CDLL:
@@ -73,6 +104,19 @@ def enter(device: int) -> None:
     check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent")
 
 
+@lru_cache(maxsize=1)
+def driver_version() -> int:
+    """What CUDA the driver is for: 12030 is 12.3."""
+    version = ctypes.c_int()
+    check(driver().cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
+    return version.value
+
+
+def may_begin_early(arch: str) -> bool:
+    """Whether grids of this architecture (``sm_90``) may begin while the one before them on their stream ends."""
+    return int(arch.removeprefix("sm_")) >= _EARLY_FROM_ARCH and driver_version() >= _EARLY_FROM_DRIVER
+
+
 @dataclass(frozen=True)
 class Grid:
     """How compiled code finds a launch's blocks, as numbers (`struct Launch` in driver.hpp).
@@ -105,6 +149,7 @@ class CudaKernel:
     """A loaded kernel. Calls are thread-safe: a call's arguments lie in a buffer of its thread."""
 
     __slots__ = (
+        "_attribute",
         "_buffers",
         "_function",
         "_launch",
@@ -115,7 +160,15 @@ class CudaKernel:
         "threads",
     )
 
-    def __init__(self, code: bytes, name: str, threads: int, fields: int, shared_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        code: bytes,
+        name: str,
+        threads: int,
+        fields: int,
+        shared_bytes: int = 0,
+        begin: Begin = "after",
+    ) -> None:
         """Loads machine code into the driver; it runs on whichever device is current when it is called.
 
         Raises: DriverError when the driver refuses the code.
@@ -126,7 +179,8 @@ class CudaKernel:
         self._shared = shared_bytes
         self._pack = struct.Struct(f"{fields}q").pack_into
         self._size = 8 * fields
-        self._launch = driver().cuLaunchKernel
+        self._launch = driver().cuLaunchKernelEx
+        self._attribute = _ATTRIBUTES[begin]
         self._buffers = threading.local()
 
     def __call__(self, blocks: int, device: int, values: tuple[int, ...]) -> None:
@@ -136,22 +190,27 @@ class CudaKernel:
                 return self(blocks, device, values)
         held = self._buffers
         try:
-            buffer, pointers = held.pair
+            config, buffer, pointers = held.of_thread
         except AttributeError:
             buffer = ctypes.create_string_buffer(self._size)
             pointers = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
-            held.pair = (buffer, pointers)
+            config = self._config()
+            held.of_thread = (config, buffer, pointers)
         self._pack(buffer, 0, *values)
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        block = (self.threads, 1, 1, self._shared)
-        arguments = (self._function, blocks, 1, 1, *block, ctypes.c_void_p(stream), pointers, None)
+        config.grid[0] = blocks
+        config.stream = torch._C._cuda_getCurrentRawStream(device)
+        arguments = (ctypes.byref(config), self._function, pointers, None)
         code = self._launch(*arguments)
         if code == _INVALID_CONTEXT:
             enter(device)
             code = self._launch(*arguments)
         if code:
-            check(code, f"cuLaunchKernel({self.name})")
+            check(code, f"cuLaunchKernelEx({self.name})")
         return None
+
+    def _config(self) -> _Config:
+        attribute = ctypes.pointer(_Attribute(id=self._attribute, value=1))
+        return _Config((1, 1, 1), (self.threads, 1, 1), self._shared, None, attribute, self._attribute > 0)
 
     def at_once(
         self, grid: Grid, values: int, masks: Sequence[tuple[int, int, int]], otherwise: Call
@@ -172,6 +231,7 @@ class CudaKernel:
             values,
             self.threads,
             self._shared,
+            self._attribute,
             *grid.numbers,
             len(masks),
             *(n for mask in masks for n in mask),

@@ -13,7 +13,7 @@ from onepass.codegen.emit import Source
 from onepass.runtime.cache import Entry, cache_key, open_cache, with_entry
 from onepass.runtime.counters import COUNTERS
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
-from onepass.runtime.launch_cuda import CudaKernel
+from onepass.runtime.launch_cuda import Begin, CudaKernel, may_begin_early
 from onepass.runtime.nvrtc import OPTIONS, compile_cubin, version
 
 T = TypeVar("T")
@@ -76,7 +76,9 @@ def cuda_kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) 
     with _lock:
         known = _cuda.get(key)
     if known is None:
-        kernel = CudaKernel(binary(source, arch).code, source.name, threads, len(source.block), shared_bytes)
+        begin: Begin = "early" if may_begin_early(arch) else "after"
+        code = binary(source, arch).code
+        kernel = CudaKernel(code, source.name, threads, len(source.block), shared_bytes, begin)
         with _lock:
             COUNTERS.loaded += key not in _cuda
             known = _cuda.setdefault(key, kernel)

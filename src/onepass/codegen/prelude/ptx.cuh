@@ -67,6 +67,15 @@ ONEPASS_DEVICE float ptx_div(float a, float b) {
   return r;
 }
 
+// A grid may begin while the one before it on its stream ends (its launch allows that, runtime/launch_cuda.py): all of its
+// threads wait here until that one and its writes are done. The next grid may begin as soon as every block has come here.
+ONEPASS_DEVICE void ptx_wait_for_grid_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Lines that stay in L2 as long as they can.
 ONEPASS_DEVICE unsigned long long ptx_evict_last() {
   unsigned long long policy;
