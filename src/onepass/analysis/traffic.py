@@ -69,8 +69,7 @@ def traffic(cluster: Cluster, hints: Mapping[str, int]) -> Traffic:
 
 def values(cluster: Cluster, level: Level, hints: Mapping[str, int]) -> int:
     """How many values a node or store of a level has."""
-    rows = cluster.space.rows
-    return number(cluster.space.numel if level == "full" or rows is None else rows, hints)
+    return number(cluster.space.count(level), hints)
 
 
 def elements_read(cluster: Cluster, hints: Mapping[str, int]) -> dict[str, int]:

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onepass.dtypes import Class
-from onepass.ir.kernel import Choose, Compute, IotaValue, Kept, Kernel, LoadValue, ReduceRow, Statement
+from onepass.ir.kernel import (
+    Choose,
+    Compute,
+    IotaValue,
+    Kept,
+    Kernel,
+    LoadValue,
+    ReduceBlock,
+    ReduceRow,
+    Statement,
+)
 from onepass.ir.symbol import Poly, Size, name, product
 
 
@@ -29,7 +39,7 @@ def kinds(kernel: Kernel) -> dict[str, Class]:
     """The compute class of every value."""
     found: dict[str, Class] = {s.name: s.kind for s in kernel.stages if isinstance(s, ReduceRow)}
     for s in statements(kernel):
-        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept)):
+        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept, ReduceBlock)):
             found[s.name] = s.kind
     return found
 
@@ -51,6 +61,8 @@ def fields(kernel: Kernel, extra: tuple[tuple[str, str], ...] = ()) -> tuple[Fie
         block.extend(Field(f"{a.name}_o{k}", "i64", "size", size=a.outer[k]) for k in range(rank))
         if a.column == "strided":
             block.append(Field(f"{a.name}_c", "i64", "size", size=a.step))
+        if a.per_block != 0:
+            block.append(Field(f"{a.name}_block", "i64", "size", size=a.per_block))
         if kernel.axis == "inner":
             block.append(Field(f"{a.name}_r", "i64", "size", size=a.reduced))
         block.extend(Field(f"{a.name}_b{k}", "i64", "size", size=s) for k, s in enumerate(a.blocks))

@@ -8,7 +8,7 @@ from typing import Any
 
 from onepass.codegen.arguments import iotas, statements, struct
 from onepass.codegen.cpu_prelude import cpu_library, cpu_prelude
-from onepass.codegen.printer import Printer, double_literal, float_literal
+from onepass.codegen.printer import Printer, double_literal, float_literal, split_rounds, values_used
 from onepass.dtypes import FLOAT32, Class
 from onepass.ir.kernel import (
     Access,
@@ -21,9 +21,11 @@ from onepass.ir.kernel import (
     Kept,
     Kernel,
     LoadValue,
+    ReduceBlock,
     ReduceRow,
     RowBlock,
     Statement,
+    StoreBlock,
     StoreValue,
 )
 from onepass.ops.table import REDUCE
@@ -173,18 +175,57 @@ class CpuPrinter(Printer):
         for s in loop.body:
             if isinstance(s, LoadValue):
                 self.table_row(1, self.kernel.access(s.access))
-        unroll = self.schedule.unroll_of(loop)
+        blocks = any(isinstance(s, (ReduceBlock, StoreBlock)) for s in loop.body)
+        unroll = 1 if blocks else self.schedule.unroll_of(loop)
         for s in loop.body:
             if isinstance(s, Accumulate):
                 self.unrolled[s.name] = unroll
                 for u in range(unroll):
                     self.put(1, f"{VECTOR[s.kind]} {s.name}_a{u} = {self.identity(s)};")
+        if blocks:
+            self.reduced_blocks(loop)
+            return
         if self.kernel.blocks:
             self.blocks_of_columns(loop, unroll)
             return
         bounds = self.kernel.bounds
         for low, high in zip((0, *bounds), (*bounds, None), strict=True):
             self.segment(loop, unroll, low, high, bool(bounds))
+
+    def reduced_blocks(self, loop: ColumnLoop) -> None:
+        """Block after block: a round of vectors for what a reduction takes, its value, a round for what takes that."""
+        block = self.kernel.block
+        self.put(1, f"for (i64 first = 0; first < a->cols; first += {block}) {{")
+        rounds = split_rounds(loop.body)
+        held: set[str] = set()
+        for i, (once, body) in enumerate(rounds):
+            if once:
+                for s in body:
+                    self.put(2, self.block_statement(s))
+                continue
+            sums = [s for _, after in rounds[i + 1 : i + 2] for s in after if isinstance(s, ReduceBlock)]
+            later = values_used(s for _, rest in rounds[i + 2 :] for s in rest)
+            mine = [s.name for s in body if hasattr(s, "name") and s.name in later]
+            for s in sums:
+                self.put(2, f"{VECTOR[s.kind]} {s.name}_a = {self.identity(s)};")
+            for name in mine:
+                self.put(2, f"{VECTOR[self.kinds[name]]} {name}_e[{block // LANES}];")
+            self.put(2, f"for (i64 j = 0; j < {block // LANES}; ++j) {{")
+            self.put(3, f"const i64 c = first + j * {LANES};")
+            for name in sorted(held & values_used(body)):
+                self.put(3, f"const {VECTOR[self.kinds[name]]} {name} = {name}_e[j];")
+            self.vector(3, loop, body, "c", 0, ends=(mine, sums))
+            self.put(2, "}")
+            held.update(mine)
+        self.put(1, "}")
+
+    def block_statement(self, s: Statement) -> str:
+        """What is done once a block of columns."""
+        if isinstance(s, ReduceBlock):
+            return f"const {VECTOR[s.kind]} {s.name} = {VECTOR[s.kind]}(h{s.op}({s.name}_a));"
+        if isinstance(s, StoreBlock):
+            return f"store_n({s.access}_g + first / {self.kernel.block} * a->{s.access}_block, {s.value}, 1);"
+        return self.value(s, "first", None)
 
     def blocks_of_columns(self, loop: ColumnLoop, unroll: int) -> None:
         """The columns in the order of their slower dimensions, each with the pointers that begin there."""
@@ -252,15 +293,19 @@ class CpuPrinter(Printer):
         u: int,
         tail: str | None = None,
         fresh: str = "",
+        ends: tuple[list[str], list[ReduceBlock]] = ([], []),
     ) -> None:
-        """Statements for one vector of columns from ``c``: its first ``tail``; ``fresh`` marks those to reduce."""
+        """Statements for one vector of columns from ``c``: its first ``tail``; ``fresh`` marks those to reduce.
+
+        ``ends``: values that a later round over the block takes, and reductions over the block.
+        """
         self.put(depth, "{")
         if loop is self.last_loop and self.ahead and not fresh:
             # While this row's results are worked out and stored, nothing else would ask for memory.
             self.put(
                 depth + 1, f"prefetch({self.ahead.name}_g + a->{self.ahead.name}_o{self.rank - 1} + {c});"
             )
-        once = {} if fresh else _rounded_once(body)
+        once = {} if fresh or self.kernel.block else _rounded_once(body)
         for s in body:
             if isinstance(s, Accumulate):
                 self.put(depth + 1, self.accumulate(s, f"{s.name}_a{u}", fresh, once))
@@ -274,6 +319,11 @@ class CpuPrinter(Printer):
                 self.put(depth + 1, self.store(s, c, tail))
             else:
                 self.put(depth + 1, self.value(s, c, tail))
+        for name in ends[0]:
+            self.put(depth + 1, f"{name}_e[j] = {name};")
+        for r in ends[1]:
+            combined = REDUCE[r.op].combine.format(f"{r.name}_a", self.operand(r.value, r.kind))
+            self.put(depth + 1, f"{r.name}_a = {combined};")
         self.put(depth, "}")
 
     # One statement

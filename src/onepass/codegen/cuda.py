@@ -17,6 +17,7 @@ from onepass.ir.kernel import (
     IotaValue,
     Kernel,
     LoadValue,
+    ReduceBlock,
     Statement,
     StoreValue,
 )
@@ -109,7 +110,7 @@ class CudaPrinter(Printer):
     def ctype(self, kind: Class) -> str:
         return TYPE[kind]
 
-    def identity(self, s: Accumulate) -> str:
+    def identity(self, s: Accumulate | ReduceBlock) -> str:
         row = REDUCE[s.op]
         return row.identity_int if s.kind == "int" else row.identity
 
@@ -163,7 +164,7 @@ class CudaPrinter(Printer):
             if isinstance(s, Accumulate):
                 self.put(1, f"{TYPE[s.kind]} {s.name}_a = {self.identity(s)};")
 
-    def accumulate(self, s: Accumulate, depth: int, where: str = "") -> None:
+    def accumulate(self, s: Accumulate | ReduceBlock, depth: int, where: str = "") -> None:
         """``where`` is the condition under which the element counts; empty: always."""
         value = self.operand(s.value, s.kind)
         if where:

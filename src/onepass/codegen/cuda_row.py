@@ -8,7 +8,7 @@ from types import MappingProxyType
 from onepass.codegen.arguments import statements
 from onepass.codegen.cuda import TYPE, CudaPrinter
 from onepass.codegen.cuda_prelude import reduce_scratch_bytes
-from onepass.codegen.printer import stores
+from onepass.codegen.printer import split_rounds, stores, values_used
 from onepass.ir.kernel import (
     Access,
     Accumulate,
@@ -17,9 +17,11 @@ from onepass.ir.kernel import (
     Kept,
     Kernel,
     LoadValue,
+    ReduceBlock,
     ReduceRow,
     RowBlock,
     Statement,
+    StoreBlock,
     StoreValue,
 )
 from onepass.ops.table import REDUCE
@@ -58,6 +60,7 @@ class RowPrinter(CudaPrinter):
         if self.kernel.reduces:
             words = ", 1, 2" if self.wide else ""
             self.put(1, f"groups<T, R{words}> group({'scratch' if s.lanes > 32 else 'nullptr'});")
+            self.block_group()
         if s.shared_bytes:
             self.put(1, "extern __shared__ u32x4 held_s[];")
         if self.shared:
@@ -89,6 +92,11 @@ class RowPrinter(CudaPrinter):
     @property
     def wide(self) -> bool:
         return any(isinstance(s, ReduceRow) and s.kind != "float" for s in self.kernel.stages)
+
+    def block_group(self) -> None:
+        """The lanes that share a block of columns: neighbours in a warp."""
+        if self.kernel.block:
+            self.put(1, f"groups<{self.kernel.block} / E, 1> block_group(nullptr);")
 
     # Rows that go through shared memory
 
@@ -278,8 +286,11 @@ class RowPrinter(CudaPrinter):
                     2, f"if (k % {self.schedule.depth} == 0 && k > 0) {p} = after({p}, {sums[0]}_a, a.zero);"
                 )
         self.put(2, "const int c = (k * T + lane) * E;")
-        ragged_end = self.schedule.cols % self.schedule.width != 0
-        self.step(loop, 2, ragged_end, "" if self.schedule.exact else "c < cols")
+        if reduces_blocks(loop):
+            self.step(loop, 2, not self.schedule.exact)  # lanes past the end take part in shuffles
+        else:
+            ragged_end = self.schedule.cols % self.schedule.width != 0
+            self.step(loop, 2, ragged_end, "" if self.schedule.exact else "c < cols")
         self.put(1, "}")
         self.stage_out(loop)
 
@@ -316,16 +327,56 @@ class RowPrinter(CudaPrinter):
                     self.put(
                         depth, f"const vec<float, E> {s.name}_q = shared_load<E>({s.name}_s + k * T * R * E);"
                     )
-        self.put(depth, "#pragma unroll")
-        self.put(depth, "for (int e = 0; e < E; ++e) {")
-        for s in loop.body:
-            self.statement(s, vectors, depth + 1, ragged)
-        self.put(depth, "}")
+        self.elements(loop, vectors, depth, ragged)
         for s in loop.body:
             if isinstance(s, Keep) and self.shared:
                 self.put(depth, f"shared_store<E>({s.value}_s + k * T * R * E, {s.value}_q);")
         for s in stores(loop.body):
             self.put_store(s, depth)
+
+    def elements(self, loop: ColumnLoop, vectors: dict[str, str], depth: int, ragged: bool) -> None:
+        """The elements of a vector one by one; where blocks of columns are reduced, in as many rounds as that takes."""
+        rounds = split_rounds(loop.body)
+        for i, (once, body) in enumerate(rounds):
+            if once:
+                for s in body:
+                    self.block_statement(s, depth)
+                continue
+            after = rounds[i + 1][1] if i + 1 < len(rounds) else []
+            sums = [s for s in after if isinstance(s, ReduceBlock)]
+            for s in sums:
+                self.put(depth, f"{TYPE[s.kind]} {s.name}_a = {self.identity(s)};")
+            used = [values_used(rest) for _, rest in rounds[i:]]
+            made = {s.name for s in body if not isinstance(s, (Accumulate, StoreValue, Keep))}  # type: ignore[union-attr]
+            held = sorted(made & set().union(*used[2:]))
+            for name in held:
+                self.put(depth, f"{TYPE[self.kinds[name]]} {name}_e[E];")
+            self.put(depth, "#pragma unroll")
+            self.put(depth, "for (int e = 0; e < E; ++e) {")
+            before = {s.name for once, past in rounds[:i] if not once for s in past if hasattr(s, "name")}
+            for name in sorted(before & used[0] - made):
+                self.put(depth + 1, f"const {TYPE[self.kinds[name]]} {name} = {name}_e[e];")
+            for s in body:
+                self.statement(s, vectors, depth + 1, ragged)
+            for name in held:
+                self.put(depth + 1, f"{name}_e[e] = {name};")
+            for s in sums:
+                self.accumulate(s, depth + 1)
+            self.put(depth, "}")
+
+    def block_statement(self, s: Statement, depth: int) -> None:
+        """What is done once for the columns of a block, in each of its lanes."""
+        if isinstance(s, ReduceBlock):
+            got = f"block_group.{REDUCE[s.op].group}({s.name}_a)"
+            self.put(depth, f"const {TYPE[s.kind]} {s.name} = {got};")
+        elif isinstance(s, StoreBlock):
+            a, block = self.kernel.access(s.access), self.kernel.block
+            there = "live" if self.schedule.exact else "live && c < cols"
+            at = f"{a.name}_g[(i64)(c / {block}) * a.{a.name}_block]"
+            value = f"from_value<{a.dtype.ctype}>::of({s.value})"
+            self.put(depth, f"if ({there} && c % {block} == 0) {at} = {value};")
+        else:
+            self.put(depth, self.compute(s, "c"))
 
     def statement(self, s: Statement, vectors: dict[str, str], depth: int, ragged: bool) -> None:
         if isinstance(s, Accumulate):
@@ -362,3 +413,7 @@ class RowPrinter(CudaPrinter):
         else:
             text = f"store_part<stream, E, {w}>({place}, {packed}, {left});"
         self.put(depth, f"if (live) {text}")
+
+
+def reduces_blocks(loop: ColumnLoop) -> bool:
+    return any(isinstance(s, ReduceBlock) for s in loop.body)

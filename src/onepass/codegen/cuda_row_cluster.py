@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onepass.codegen.cuda import CudaPrinter
 from onepass.codegen.cuda_prelude import reduce_scratch_bytes
-from onepass.codegen.cuda_row import RowPrinter
+from onepass.codegen.cuda_row import RowPrinter, reduces_blocks
 from onepass.codegen.printer import stores
 from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, Keep, Kept, Kernel, LoadValue
 from onepass.plan.schedules.row_cluster import ClusterSchedule, held
@@ -38,6 +38,7 @@ class ClusterPrinter(RowPrinter):
         scratch = 2 * s.lanes // 32 if s.blocks > 1 else reduce_scratch_bytes(s.threads, 1) // 4
         self.put(1, f"__shared__ float scratch[{scratch}];")
         self.put(1, f"{group} group(scratch);")
+        self.block_group()
         self.places()
         self.put(1, f"const int lane = {'ptx_cluster_rank() * B + ' if s.blocks > 1 else ''}threadIdx.x;")
         self.put(1, f"const i64 row = blockIdx.x{' / C' if s.blocks > 1 else ''};")
@@ -184,10 +185,12 @@ class ClusterPrinter(RowPrinter):
     def part(self, loop: ColumnLoop, shared: bool) -> None:
         self.shared = shared
         self.put(2, "const int c = (k * T + lane) * E;")
-        guard = not self.schedule.exact
+        together = reduces_blocks(loop)  # lanes past the end take part in shuffles
+        guard = not self.schedule.exact and not together
         if guard:
             self.put(2, "if (c < cols) {")
-        self.step(loop, 3 if guard else 2, guard and self.schedule.cols % self.schedule.width != 0)
+        ragged = not self.schedule.exact and (together or self.schedule.cols % self.schedule.width != 0)
+        self.step(loop, 3 if guard else 2, ragged)
         if guard:
             self.put(2, "}")
 
@@ -201,11 +204,7 @@ class ClusterPrinter(RowPrinter):
             elif isinstance(s, Kept) and self.shared:
                 self.put(depth, f"const vec<float, E> {s.name}_q = held<B, float, E>({self.spot(s.name)});")
         self.results(depth, loop)
-        self.put(depth, "#pragma unroll")
-        self.put(depth, "for (int e = 0; e < E; ++e) {")
-        for s in loop.body:
-            self.statement(s, vectors, depth + 1, ragged)
-        self.put(depth, "}")
+        self.elements(loop, vectors, depth, ragged)
         for s in loop.body:
             if isinstance(s, Keep) and self.shared:
                 self.put(depth, f"hold<B>({self.spot(s.value)}, pack<float, E>({s.value}_q));")

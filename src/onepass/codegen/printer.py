@@ -9,7 +9,18 @@ from typing import Any
 
 from onepass.codegen.arguments import Field, fields, iotas, kinds, spell_size
 from onepass.dtypes import Class
-from onepass.ir.kernel import Access, Accumulate, ColumnLoop, Compute, IotaValue, Kernel, StoreValue
+from onepass.ir.kernel import (
+    Access,
+    Accumulate,
+    ColumnLoop,
+    Compute,
+    IotaValue,
+    Kernel,
+    ReduceBlock,
+    Statement,
+    StoreBlock,
+    StoreValue,
+)
 from onepass.ir.symbol import Poly
 from onepass.ops.table import OPS, REDUCE
 
@@ -148,7 +159,7 @@ class Printer:
         """The type of a value of a compute class."""
         raise NotImplementedError
 
-    def identity(self, s: Accumulate) -> str:
+    def identity(self, s: Accumulate | ReduceBlock) -> str:
         """What a reduction starts from."""
         row = REDUCE[s.op]
         return f"{self.ctype(s.kind)}({row.identity_int if s.kind == 'int' else row.identity})"
@@ -158,6 +169,26 @@ class Printer:
 
     def literal(self, value: Any, kind: str) -> str:
         raise NotImplementedError
+
+
+def split_rounds(body: Iterable[Statement]) -> list[tuple[bool, list[Statement]]]:
+    """A loop's statements in rounds, by turns what is done for each column and what is done once a block of them."""
+    rounds: list[tuple[bool, list[Statement]]] = [(False, [])]
+    for s in body:
+        once = isinstance(s, (ReduceBlock, StoreBlock)) or (isinstance(s, Compute) and s.per_block)
+        late = rounds[-1][0] and not all(isinstance(r, ReduceBlock) for r in rounds[-1][1])
+        if isinstance(s, ReduceBlock) and late:
+            rounds.append((False, []))  # its terms are gathered in the round before
+        if once != rounds[-1][0]:
+            rounds.append((once, []))
+        rounds[-1][1].append(s)
+    return [r for i, r in enumerate(rounds) if r[1] or i + 1 < len(rounds)]
+
+
+def values_used(body: Iterable[Statement]) -> set[str]:
+    """Names of the values that statements take."""
+    taken = (o for s in body for o in (*getattr(s, "operands", ()), getattr(s, "value", None)))
+    return {o for o in taken if isinstance(o, str)}
 
 
 def stores(body: Iterable[Any]) -> list[StoreValue]:

@@ -1,9 +1,10 @@
 """Cluster IR: what one kernel computes, before it is decided how.
 
 A cluster lives on a space outer × reduced × inner, numbered row-major by one linear index. A node has a level: ``full``
-(one value for each index) or ``row`` (one value for each outer × inner position: what a reduction gives and what is
-computed from that alone). Loads and stores carry a `View` from the linear index of their level to the row-major
-numbering of a tensor; permutes, slices, splits, expands and reshapes are in that view, not nodes.
+(one value for each index), ``row`` (one value for each outer × inner position: what a reduction gives and what is
+computed from that alone) or ``block`` (the same of aligned blocks of neighbouring indices inside a row). Loads and stores
+carry a `View` from the linear index of their level to the row-major numbering of a tensor; permutes, slices, splits,
+expands and reshapes are in that view, not nodes.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any, Literal
 
 from onepass.dtypes import Class, DType
 from onepass.ir.address import View
-from onepass.ir.symbol import Poly, Size, product
+from onepass.ir.symbol import Poly, Size, product, quotient
 
-Level = Literal["full", "row"]
+Level = Literal["full", "row", "block"]
 Operand = str | int | float | bool | Poly  # the name of a node, a number or a size
 Number = Any  # an int, a float, a bool or a size
 
@@ -85,7 +86,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Reduce:
-    """A reduction of a full value along the reduced dimension; the result has level ``row``."""
+    """A reduction of a full value along the reduced dimension, or along each block of it, as its level says."""
 
     name: str
     op: str
@@ -113,16 +114,28 @@ class Store:
 
 @dataclass(frozen=True)
 class Space:
-    """outer × reduced × inner. ``reduced`` is None while nothing in the cluster reduces: then only ``numel`` holds."""
+    """outer × reduced × inner. ``reduced`` is None while nothing in the cluster reduces: then only ``numel`` holds.
+
+    ``block``: indices in a block of the reduced dimension, where something is reduced block by block; else 0.
+    """
 
     numel: Size
     outer: Size | None = None
     reduced: Size | None = None
     inner: Size = 1
+    block: int = 0
 
     @property
     def rows(self) -> Size | None:
         return None if self.outer is None else product((self.outer, self.inner))
+
+    def count(self, level: Level) -> Size:
+        """How many values a node of a level has."""
+        if level == "block":
+            blocks = quotient(self.numel, self.block)
+            assert blocks is not None
+            return blocks
+        return self.numel if level == "full" or self.rows is None else self.rows
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,7 @@ class _Run:
         self.numel = self.size(space.numel)
         self.inner = self.size(space.inner)
         self.reduced = 1 if space.reduced is None else self.size(space.reduced)
+        self.block = space.block
         self.outer = (
             self.numel // max(1, self.reduced * self.inner) if space.outer is None else self.size(space.outer)
         )
@@ -157,6 +158,8 @@ class _Run:
         return evaluate(size, self.sizes)
 
     def count(self, level: Level) -> int:
+        if level == "block":
+            return self.numel // self.block
         return self.numel if level == "full" else self.outer * self.inner
 
     def walk(self, view: View, level: Level) -> Flat:
@@ -229,9 +232,12 @@ class _Run:
         value = self.values[operand]
         if self.levels[operand] == level:
             return value
-        if level == "row":
-            raise BadCluster(self.cluster.name, f"uses {operand}, a value of every index, once a row")
-        return value.reshape(self.outer, 1, self.inner).expand(-1, self.reduced, -1).reshape(-1)
+        if level == "row" or self.levels[operand] == "full":
+            raise BadCluster(self.cluster.name, f"uses {operand}, a value of every index, once a {level}")
+        if self.levels[operand] == "block":
+            return value.repeat_interleave(self.block)
+        across = self.reduced // self.block if level == "block" else self.reduced
+        return value.reshape(self.outer, 1, self.inner).expand(-1, across, -1).reshape(-1)
 
     def scalar(self, value: object, kind: Class) -> Flat:
         return torch.tensor(value.value(self.sizes) if isinstance(value, Poly) else value, dtype=TYPE[kind])
@@ -250,7 +256,8 @@ class _Run:
         terms = self.operand(node.operand, "full", node.kind)
         if node.kind in ("float", "double"):
             terms = self.watch(node, terms)
-        reduced: Flat = REDUCE[node.op].reference(terms.reshape(self.outer, self.reduced, self.inner), [1])
+        shape = (-1, self.block, 1) if node.level == "block" else (self.outer, self.reduced, self.inner)
+        reduced: Flat = REDUCE[node.op].reference(terms.reshape(shape), [1])
         return reduced.reshape(-1)
 
     def store(self, store: Store) -> None:

@@ -38,6 +38,7 @@ class Access:
     table: tuple[Size, Size] | None = None  # rows of that table, elements from one to the next
     blocks: tuple[Size, ...] = ()  # strides along the slower dimensions of the columns
     resident: bool = False  # its values are needed in a later phase too
+    per_block: Size = 0  # from one block of columns to the next, where it has one element a block
 
     @property
     def shared(self) -> bool:
@@ -73,6 +74,7 @@ class Compute:
     op: str
     operands: tuple[Operand, ...]
     kind: Class
+    per_block: bool = False  # there is one of it in a block of columns
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,39 @@ class StoreValue:
     value: str
 
 
-Statement = LoadValue | IotaValue | Compute | Choose | Keep | Kept | Accumulate | StoreValue
+@dataclass(frozen=True)
+class ReduceBlock:
+    """Combines a value over the aligned block of columns around a column. All columns of a block get the same bits.
+
+    What stands before it in a loop is done for all columns of the block, then what stands behind it.
+    """
+
+    name: str
+    op: str
+    value: str
+    kind: Class = "float"
+
+
+@dataclass(frozen=True)
+class StoreBlock:
+    """Stores, once a block, a value that all its columns agree on."""
+
+    access: str
+    value: str
+
+
+Statement = (
+    LoadValue
+    | IotaValue
+    | Compute
+    | Choose
+    | Keep
+    | Kept
+    | Accumulate
+    | StoreValue
+    | ReduceBlock
+    | StoreBlock
+)
 
 
 @dataclass(frozen=True)
@@ -161,6 +195,7 @@ class Kernel:
         Size, ...
     ] = ()  # slower dimensions of the columns, where accesses do not pass them in one stride
     run: Size = 0  # columns of the fastest dimension then
+    block: int = 0  # columns that ReduceBlock combines: a divisor of the row
 
     def access(self, name: str) -> Access:
         return next(a for a in self.accesses if a.name == name)
@@ -171,7 +206,7 @@ class Kernel:
 
     @property
     def reduces(self) -> bool:
-        return any(isinstance(s, ReduceRow) for s in self.stages)
+        return self.block > 0 or any(isinstance(s, ReduceRow) for s in self.stages)
 
     @property
     def bounds(self) -> tuple[int, ...]:

@@ -18,9 +18,11 @@ from onepass.ir.kernel import (
     Kept,
     Kernel,
     LoadValue,
+    ReduceBlock,
     RowBlock,
     Stage,
     Statement,
+    StoreBlock,
     StoreValue,
 )
 
@@ -33,7 +35,7 @@ def cluster_text(cluster: Cluster) -> str:
         f"{space.numel}"
         if space.reduced is None
         else f"{space.outer} x {space.reduced} reduced x {space.inner}"
-    )
+    ) + (f" in blocks of {space.block}" if space.block else "")
     lines = [f"cluster {cluster.name} over {extent}"]
     lines += [_tensor(t) for t in cluster.tensors.values()]
     lines += [f"  {names[n.name]} = {_node(n, names)}{_level(n.level)}" for n in cluster.nodes]
@@ -55,7 +57,7 @@ def kernel_text(kernel: Kernel) -> str:
         f"{list(kernel.outer)} rows of {kernel.cols}"
         if kernel.axis == "reduced"
         else f"{list(kernel.outer)} rows"
-    )
+    ) + (f" in blocks of {kernel.block}" if kernel.block else "")
     lines = [f"kernel {kernel.name}: {extent}, vectors along {along}"]
     lines += [f"  {_access(a)}" for a in kernel.accesses]
     for stage in kernel.stages:
@@ -74,7 +76,7 @@ def _tensor(t: Tensor) -> str:
 
 
 def _level(level: Level) -> str:
-    return "  (a row)" if level == "row" else ""
+    return "" if level == "full" else f"  (a {level})"
 
 
 def _node(node: Node, names: dict[str, str]) -> str:
@@ -100,6 +102,8 @@ def _choice(operands: list[str], bounds: tuple[int, ...]) -> str:
 def _access(a: Access) -> str:
     moves = {"zero": "still", "unit": "element by element", "strided": f"by {a.step}"}[a.column]
     text = f"{a.name}: {a.dtype} {a.tensor} + {a.offset}, rows by {list(a.outer)}, {moves}"
+    if a.per_block != 0:
+        text += f", by {a.per_block} from block to block"
     if a.reduced != 0:
         text += f", reduced by {a.reduced}"
     if a.window:
@@ -134,6 +138,10 @@ def statement_text(s: Statement) -> str:
             return f"{s.name} = {s.kind} kept"
         case Accumulate():
             return f"{s.name} = {s.op} with {s.value}"
+        case ReduceBlock():
+            return f"{s.name} = {s.op} of {s.value} across the block"
+        case StoreBlock():
+            return f"{s.access} = {s.value}, once a block"
         case StoreValue():
             return f"{s.access} = {s.value}"
 

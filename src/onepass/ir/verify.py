@@ -20,19 +20,24 @@ from onepass.ir.kernel import (
     Kept,
     Kernel,
     LoadValue,
+    ReduceBlock,
     ReduceRow,
     RowBlock,
     Stage,
     Statement,
+    StoreBlock,
     StoreValue,
 )
 from onepass.ir.printer import text
-from onepass.ir.symbol import Size, product
+from onepass.ir.symbol import Size, product, quotient
 from onepass.ops.opdef import OpDef
 from onepass.ops.table import OPS, REDUCE
 
 # The classes that an op restricted to one kind of operands takes, all of the same.
 TAKES: dict[str, tuple[Class, ...]] = {"float": ("float", "double"), "int": ("int",), "bool": ("bool",)}
+
+# Along a row: one value, one a block, one an index.
+FINENESS: dict[Level, int] = {"row": 0, "block": 1, "full": 2}
 
 
 def verify_cluster(cluster: Cluster) -> None:
@@ -60,6 +65,10 @@ class _Cluster:
             and product((space.outer or 1, space.reduced, space.inner)) != space.numel
         ):
             self.fail(self.cluster.name, f"has {space.numel} indices in {space}")
+        if space.block and (
+            space.inner != 1 or space.reduced is None or quotient(space.reduced, space.block) is None
+        ):
+            self.fail(self.cluster.name, f"has blocks of {space.block} in {space}")
         for tensor in set(self.cluster.reads) & set(self.cluster.writes):
             self.fail(tensor, "is read from memory in the cluster that writes it")
         for node in self.cluster.nodes:
@@ -76,6 +85,8 @@ class _Cluster:
                 self.fail(node.name, f"uses {name} before it is defined")
         if node.level == "row" and self.cluster.space.reduced is None:
             self.fail(node.name, "is a value of a row where nothing reduces")
+        if node.level == "block" and not self.cluster.space.block:
+            self.fail(node.name, "is a value of a block where nothing is reduced block by block")
         if isinstance(node, Load):
             self.load(node)
         elif isinstance(node, Iota):
@@ -88,7 +99,7 @@ class _Cluster:
             self.reduce(node)
 
     def count(self, level: Level) -> Size:
-        return self.cluster.space.numel if level == "full" else (self.cluster.space.rows or 1)
+        return self.cluster.space.count(level)
 
     def load(self, node: Load) -> None:
         tensor = self.cluster.tensors.get(node.tensor)
@@ -136,10 +147,9 @@ class _Cluster:
         kinds = [self.nodes[o].kind if isinstance(o, str) else None for o in node.operands]
         if problem := _kinds(op, kinds, node.kind):
             self.fail(node.name, problem)
-        if node.level == "row":
-            for o in operands(node):
-                if self.nodes[o].level == "full":
-                    self.fail(node.name, f"is a value of a row and uses {o}, which differs along it")
+        for o in operands(node):
+            if FINENESS[self.nodes[o].level] > FINENESS[node.level]:
+                self.fail(node.name, f"is a value of a {node.level} and uses {o}, which differs along it")
 
     def select(self, node: Select) -> None:
         if problem := _bounds(node.bounds, len(node.operands)):
@@ -167,8 +177,10 @@ class _Cluster:
             self.fail(
                 store.tensor, f"is written {store.view.numel} times over {self.count(store.level)} indices"
             )
-        if store.level == "row" and value.level == "full":
-            self.fail(store.tensor, f"is written once a row from {store.value}, which differs along it")
+        if FINENESS[value.level] > FINENESS[store.level]:
+            self.fail(
+                store.tensor, f"is written once a {store.level} from {store.value}, which differs along it"
+            )
         self.inside(store.tensor, store.view, tensor.numel)
 
 
@@ -178,6 +190,7 @@ class _Kernel:
         self.accesses = {a.name: a for a in kernel.accesses}
         self.rows: dict[str, Class] = {}  # values of the row so far
         self.columns: dict[str, Class] = {}  # of the loop that is open
+        self.agreed: set[str] = set()  # of these, what all columns of a block agree on
         self.held: dict[str, Class] = {}
         self.open: dict[str, str] = {}  # accumulated and not yet reduced: name → op
 
@@ -198,7 +211,12 @@ class _Kernel:
             self.fail(kernel.name, f"says it keeps {kernel.kept} and keeps {tuple(self.held)}")
         if list(kernel.bounds) != sorted(set(kernel.bounds)):
             self.fail(kernel.name, f"has bounds out of order: {kernel.bounds}")
-        written = {self.accesses[s.access].tensor for s in self.statements() if isinstance(s, StoreValue)}
+        if kernel.block and (
+            kernel.axis == "inner" or kernel.blocks or quotient(kernel.cols, kernel.block) is None
+        ):
+            self.fail(kernel.name, f"has blocks of {kernel.block} in {kernel.cols} columns")
+        stored = (StoreValue, StoreBlock)
+        written = {self.accesses[s.access].tensor for s in self.statements() if isinstance(s, stored)}
         for s in self.statements():
             if isinstance(s, LoadValue) and self.accesses[s.access].tensor in written:
                 self.fail(self.accesses[s.access].tensor, "is read from memory in the kernel that writes it")
@@ -232,7 +250,7 @@ class _Kernel:
                 self.fail(stage.name, f"is reduced by {stage.op} without a loop that accumulates it so")
             self.define(self.rows, stage.name, stage.kind)
             return
-        self.columns = {}
+        self.columns, self.agreed = {}, set()
         for s in stage.body:
             self.statement(
                 s, self.columns if isinstance(stage, ColumnLoop) else self.rows, isinstance(stage, ColumnLoop)
@@ -252,7 +270,7 @@ class _Kernel:
         return found
 
     def statement(self, s: Statement, scope: dict[str, Class], loop: bool) -> None:
-        if isinstance(s, (Keep, Kept, Accumulate, Choose)) and not loop:
+        if isinstance(s, (Keep, Kept, Accumulate, Choose, ReduceBlock, StoreBlock)) and not loop:
             self.fail(
                 getattr(s, "name", getattr(s, "value", "")), f"is a {type(s).__name__} outside a column loop"
             )
@@ -276,10 +294,24 @@ class _Kernel:
             if self.kind(s.name, s.value) not in (s.kind, None) or s.name in self.open:
                 self.fail(s.name, f"accumulates what is no {s.kind}, or twice")
             self.open[s.name] = s.op
-        elif isinstance(s, StoreValue):
+        elif isinstance(s, (StoreValue, StoreBlock)):
             self.store(s)
-        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept)):
+        elif isinstance(s, ReduceBlock):
+            self.reduce_block(s)
+        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept, ReduceBlock)):
             self.define(scope, s.name, s.kind)
+        if isinstance(s, ReduceBlock) or (isinstance(s, Compute) and s.per_block):
+            self.agreed.add(s.name)
+        if isinstance(s, Compute) and s.per_block and not all(map(self.agrees, s.operands)):
+            self.fail(s.name, "is computed once a block from what differs inside it")
+
+    def reduce_block(self, s: ReduceBlock) -> None:
+        if not self.kernel.block or self.kind(s.name, s.value) != s.kind or s.op not in REDUCE:
+            self.fail(s.name, f"reduces what is no {s.kind}, or in a kernel without blocks")
+
+    def agrees(self, operand: object) -> bool:
+        """Whether an operand is the same for all columns of a block."""
+        return not isinstance(operand, str) or operand in self.agreed or operand in self.rows
 
     def load(self, s: LoadValue) -> None:
         a = self.accesses.get(s.access)
@@ -299,8 +331,12 @@ class _Kernel:
             if self.kind(s.name, o) not in (s.kind, None):
                 self.fail(s.name, f"is {s.kind} and chooses {o}, which is not")
 
-    def store(self, s: StoreValue) -> None:
+    def store(self, s: StoreValue | StoreBlock) -> None:
         a = self.accesses.get(s.access)
+        if isinstance(s, StoreBlock) and not self.agrees(s.value):
+            self.fail(s.value, "is stored once a block and differs inside it")
+        if a is not None and (a.per_block != 0) != isinstance(s, StoreBlock):
+            self.fail(a.tensor, f"moves by {a.per_block} a block and is stored by a {type(s).__name__}")
         if a is None:
             self.fail(s.value, f"is stored through {s.access}, which the kernel does not have")
         elif self.kind(s.access, s.value) != a.dtype.kind:

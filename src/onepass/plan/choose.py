@@ -48,6 +48,8 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
     if isinstance(held, str):
         return held
     if device.kind == "cpu":
+        if held.block % cpu.LANES:
+            return f"too_large: blocks of {held.block} columns are no whole vectors of {cpu.LANES}"
         return [(held, cpu.schedule(held))]
     if not held.reduces:
         made = flat.schedules(held, device)
@@ -56,6 +58,8 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return made if isinstance(made, str) else [*first, *((held, s) for s in made)]
     walked = lower(cluster, layout, hold=False)
     assert not isinstance(walked, str)
+    if held.block:
+        return _of_blocks(held, walked, device)
     if row_serial.needed(held):
         return _of_any_class(held, walked, device)
     found: list[Candidate] = _across(cluster, layout, device)
@@ -89,6 +93,20 @@ def _across(cluster: Cluster, layout: Layout, device: Device) -> list[Candidate]
         tried = kernel if isinstance(kernel, str) else schedules(kernel, device, rows=True)
         found += [] if isinstance(tried, str) or isinstance(kernel, str) else [(kernel, s) for s in tried]
     return found
+
+
+def _of_blocks(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] | str:
+    """What is reduced over blocks of columns too: where neighbouring lanes have a block."""
+    lanes = held.block // row.vector_width(held)
+    if lanes * row.vector_width(held) != held.block or lanes & (lanes - 1) or lanes > row.WARP:
+        return f"too_large: no lanes of one warp hold a block of {held.block} columns"
+    inside = row.schedules(held, device)
+    if not isinstance(inside, str):
+        return [(held, s) for s in inside]
+    if row_serial.needed(held):
+        return inside
+    shared = row_cluster.schedules((held, walked), device)
+    return shared if isinstance(shared, str) else [(shared[0], s) for s in shared[1]]
 
 
 def _of_any_class(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] | str:

@@ -18,10 +18,12 @@ from onepass.ir.kernel import (
     Kept,
     Kernel,
     LoadValue,
+    ReduceBlock,
     ReduceRow,
     RowBlock,
     Stage,
     Statement,
+    StoreBlock,
     StoreValue,
 )
 from onepass.ir.symbol import Poly, Size, product, quotient
@@ -56,7 +58,8 @@ class _Lowering:
     short: dict[str, str] = field(default_factory=dict)  # node → identifier
     accesses: dict[str, Access] = field(default_factory=dict)
     wide: dict[str, bool] = field(default_factory=dict)  # node → differs from column to column
-    phase: dict[str, int] = field(default_factory=dict)
+    phase: dict[str, int] = field(default_factory=dict)  # reductions of the row before a value
+    step: dict[str, int] = field(default_factory=dict)  # reductions of a block before it
 
     def run(self) -> Kernel | Refusal:
         self.nodes = {n.name: n for n in self.cluster.nodes}
@@ -107,6 +110,7 @@ class _Lowering:
             tuple(symbols),
             self.layout.blocks,
             self.run_length(),
+            self.cluster.space.block,
         )
 
     def run_length(self) -> Size:
@@ -118,12 +122,19 @@ class _Lowering:
 
     def place(self, node: Node) -> None:
         """Where a node's value differs, and the phase it is known in."""
+        before = max((self.step[o] for o in operands(node)), default=0)
+        self.step[node.name] = (
+            before + 1 if self.of_block(node) else 0 if isinstance(node, Reduce) else before
+        )
         if isinstance(node, (Load, Iota)):
             strides = self.layout.accesses[node.name]
             self.wide[node.name] = node.level == "full" and any(
                 s != 0 for s in (strides.reduced, *strides.blocks)
             )
             self.phase[node.name] = max((self.phase[o] for o in operands(node)), default=0)
+        elif self.of_block(node):
+            self.wide[node.name] = True
+            self.phase[node.name] = max(self.phase[o] for o in operands(node))
         elif isinstance(node, Reduce):
             self.wide[node.name] = False
             self.phase[node.name] = self.phase[node.operand] + 1
@@ -132,10 +143,15 @@ class _Lowering:
             self.wide[node.name] = isinstance(node, Select) or any(self.wide[o] for o in inputs)
             self.phase[node.name] = max((self.phase[o] for o in inputs), default=0)
 
+    def of_block(self, node: Node) -> bool:
+        return isinstance(node, Reduce) and node.level == "block"
+
     # Addresses
 
     def address(self) -> str:
         for node in self.cluster.nodes:
+            if isinstance(node, Select) and self.cluster.space.block:
+                return "space_mismatch: a concatenation beside a reduction over blocks of columns"
             if isinstance(node, Select) and (self.layout.blocks or not self.along(node)):
                 return "space_mismatch: a concatenation along another dimension than the columns"
             if not isinstance(node, Load):
@@ -172,6 +188,7 @@ class _Lowering:
             strides.reduced if self.inside else 0,
             strides.offset,
             blocks=strides.blocks,
+            per_block=strides.per_block,
         )
 
     # Stages
@@ -190,22 +207,25 @@ class _Lowering:
             loop = self.loop(p)
             if loop:
                 stages.append(ColumnLoop(tuple(loop)))
-            stages.extend(
-                ReduceRow(self.short[n.name], n.op, n.kind)
-                for n in self.cluster.nodes
-                if isinstance(n, Reduce) and self.phase[n.name] == p + 1
-            )
+            stages.extend(ReduceRow(self.short[n.name], n.op, n.kind) for n in self.row_reductions(p))
         return stages
+
+    def row_reductions(self, p: int) -> list[Reduce]:
+        """Those whose terms a phase gives."""
+        return [
+            n
+            for n in self.cluster.nodes
+            if isinstance(n, Reduce) and not self.of_block(n) and self.phase[n.name] == p + 1
+        ]
 
     def goals(self, p: int) -> tuple[list[Reduce], list[tuple[str, str]]]:
         """What the column loop of a phase is for: reductions, and (store, value)."""
-        reductions = [n for n in self.cluster.nodes if isinstance(n, Reduce) and self.phase[n.name] == p + 1]
         stores = [
             (f"store:{i}", s.value)
             for i, s in enumerate(self.cluster.stores)
-            if s.level == "full" and self.phase[s.value] == p
+            if s.level != "row" and self.phase[s.value] == p
         ]
-        return reductions, stores
+        return self.row_reductions(p), stores
 
     def needs(self, p: int) -> None:
         """Decides what earlier phases must hold for this one."""
@@ -286,8 +306,25 @@ class _Lowering:
             if self.phase[name] == p:
                 need(name)
         body.extend(Accumulate(self.short[n.name], n.op, self.short[n.operand], n.kind) for n in reductions)
-        body.extend(StoreValue(self.accesses[key].name, self.short[value]) for key, value in stores)
-        return body
+        body.extend(self.store(key, value) for key, value in stores)
+        return self.by_steps(body) if self.cluster.space.block else body
+
+    def store(self, key: str, value: str) -> StoreValue | StoreBlock:
+        level = self.cluster.stores[int(key.removeprefix("store:"))].level
+        made = StoreBlock if level == "block" else StoreValue
+        return made(self.accesses[key].name, self.short[value])
+
+    def by_steps(self, body: list[Statement]) -> list[Statement]:
+        """What a reduction over a block needs before it, then what a block has one of, then what needs that."""
+        nodes = {self.short[name]: name for name in self.nodes}
+
+        def order(s: Statement) -> tuple[int, int]:
+            name = nodes[s.value if isinstance(s, (StoreValue, StoreBlock, Keep, Accumulate)) else s.name]  # type: ignore[index]
+            if isinstance(s, (ReduceBlock, StoreBlock)):
+                return self.step[name], 2 * isinstance(s, StoreBlock)
+            return self.step[name], 1 if isinstance(s, Compute) and s.per_block else 3
+
+        return sorted(body, key=order)
 
     def statement(self, node: Node) -> Statement:
         name = self.short[node.name]
@@ -301,8 +338,9 @@ class _Lowering:
                     name, start, strides.outer, strides.inner, node.kind, strides.reduced, strides.blocks
                 )
             return IotaValue(name, start, strides.outer, strides.reduced, node.kind, blocks=strides.blocks)
-        assert not isinstance(node, Reduce)
+        if isinstance(node, Reduce):
+            return ReduceBlock(name, node.op, self.short[node.operand], node.kind)
         names = tuple(self.short[o] if isinstance(o, str) else o for o in node.operands)
         if isinstance(node, Select):
             return Choose(name, names, node.bounds, node.kind)
-        return Compute(name, node.op, names, node.kind)
+        return Compute(name, node.op, names, node.kind, node.level == "block" and self.wide[node.name])

@@ -17,7 +17,7 @@ from onepass.ir.address import (
     split,
 )
 from onepass.ir.cluster import Cluster, Iota, Level, Load, Node, Reduce, Select, Space, Store, operands
-from onepass.ir.symbol import Size
+from onepass.ir.symbol import Size, quotient
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Strides:
     """How one access moves: elements per step along each outer dimension, along reduced and along inner.
 
     ``blocks``: along the slower dimensions of the reduced one, where it has several; ``reduced`` is along the fastest.
+    ``per_block``: from one block of the reduced dimension to the next, of what there is one of in a block.
     """
 
     outer: tuple[Size, ...]
@@ -32,6 +33,7 @@ class Strides:
     inner: Size
     offset: Size
     blocks: tuple[Size, ...] = ()
+    per_block: Size = 0
 
 
 @dataclass(frozen=True)
@@ -88,27 +90,50 @@ def join(producer: Cluster, consumer: Cluster) -> Cluster | Refusal:
 
 
 Levels = dict[Level, Level]
-_KEEP: Levels = {"full": "full", "row": "row"}
+_KEEP: Levels = {"full": "full", "row": "row", "block": "block"}
 _LOWER: Levels = {"full": "row"}
+_BLOCKS: Levels = {"full": "full", "row": "block"}  # rows that are blocks of longer ones
+_BLOCK: Levels = {"full": "block"}
 
 
 def _place(a: Cluster, b: Cluster) -> tuple[Space, Levels, Levels] | Refusal:
     """The common space, and what each cluster's levels become in it."""
     if a.space.numel == b.space.numel:
         if a.reduces and b.reduces:
-            if (a.space.outer, a.space.reduced) == (b.space.outer, b.space.reduced):
-                return a.space, _KEEP, _KEEP
-            return "space_mismatch: reductions along different dimensions"
+            return _nested(a.space, b.space)
         return (a.space if a.reduces else b.space), _KEEP, _KEEP
     if a.reduces and not b.reduces and b.space.numel == a.space.rows:
         return a.space, _KEEP, _LOWER
+    if a.space.block and not b.reduces and b.space.numel == a.space.count("block"):
+        return a.space, _KEEP, _BLOCK
+    if b.space.block and not a.reduces and a.space.numel == b.space.count("block"):
+        return b.space, _BLOCK, _KEEP
     if b.reduces and not a.reduces and a.space.numel == b.space.rows:
         return b.space, _LOWER, _KEEP
     return "space_mismatch: spaces of different size"
 
 
+def _nested(a: Space, b: Space) -> tuple[Space, Levels, Levels] | Refusal:
+    """Of two spaces that both reduce: the same one, or rows and blocks that rows consist of."""
+    if (a.outer, a.reduced, a.inner) == (b.outer, b.reduced, b.inner):
+        if a.block and b.block and a.block != b.block:
+            return "space_mismatch: blocks of different lengths"
+        return (a if a.block else b), _KEEP, _KEEP
+    for rows, blocks, swap in ((a, b, False), (b, a, True)):
+        short = blocks.reduced
+        if (rows.inner, blocks.inner) != (1, 1) or blocks.block or rows.block not in (0, short):
+            continue
+        if not isinstance(short, int) or rows.reduced is None or quotient(rows.reduced, short) is None:
+            continue
+        space = replace(rows, block=short)
+        return (space, _BLOCKS, _KEEP) if swap else (space, _KEEP, _BLOCKS)
+    return "space_mismatch: reductions along different dimensions"
+
+
 def _relevel(node: Node, levels: Levels) -> Node:
-    return node if isinstance(node, Reduce) else replace(node, level=levels[node.level])
+    if not isinstance(node, Reduce):
+        return replace(node, level=levels[node.level])
+    return node if levels is _LOWER or levels is _BLOCK else replace(node, level=levels[node.level])
 
 
 def _restore(store: Store, levels: Levels) -> Store:
@@ -165,14 +190,21 @@ def _direct(store: Store, load: Load, space: Space, numel: Size) -> str | None:
         return None
     if store.level == load.level:
         return store.value if is_identity(walk) else None
-    if (
-        store.level == "row"
-        and load.level == "full"
-        and space.outer is not None
-        and space.reduced is not None
-    ):
-        spread = View(((space.outer, space.inner), (space.reduced, 0), (space.inner, 1)))
-        return store.value if _equal_walk(walk, spread) else None
+    spread = _spread(store.level, load.level, space)
+    return store.value if spread is not None and _equal_walk(walk, spread) else None
+
+
+def _spread(stored: Level, read: Level, space: Space) -> View | None:
+    """How a value of one level is read where each index of a finer one takes the value that it lies in."""
+    if space.outer is None or space.reduced is None:
+        return None
+    if (stored, read) == ("row", "full"):
+        return View(((space.outer, space.inner), (space.reduced, 0), (space.inner, 1)))
+    if (stored, read) == ("block", "full"):
+        return View(((space.count("block"), 1), (space.block, 0)))
+    if (stored, read) == ("row", "block"):
+        across = quotient(space.reduced, space.block)
+        return None if across is None else View(((space.outer, 1), (across, 0)))
     return None
 
 
@@ -357,27 +389,36 @@ def lay_out(cluster: Cluster) -> Layout | Refusal:
     )
     if reduced is None:
         return "space_mismatch: accesses walk in sizes that do not nest"
-    parts = {key: _cut(level, view, reduced, inner) for key, (level, view) in walks.items()}
+    once = {key: level for key, (level, _) in walks.items() if level == "block"}
+    if any(not key.startswith("store:") for key in once):
+        return "space_mismatch: something is read once a block"
+    parts = {key: _cut(level, view, reduced, inner, space.block) for key, (level, view) in walks.items()}
     if any(p is None for p in parts.values()):
         return "space_mismatch: a dimension straddles the reduced one"
     common = refine([p[0] for p in parts.values() if p is not None])
-    across = refine([p[1] for p in parts.values() if p is not None])
+    across = refine([p[1] for key, p in parts.items() if p is not None and key not in once])
     inside = refine([p[2] for p in parts.values() if p is not None])
     if common is None or across is None or inside is None:
         return "space_mismatch: sizes of the loops do not nest"
+    per_block = {key: _one_stride(p[1]) for key, p in parts.items() if p is not None and key in once}
     blocks = across[0][:-1]
+    if (space.block and blocks) or any(step is None for step in per_block.values()):
+        return "space_mismatch: columns of several strides beside a reduction over blocks of them"
     if blocks and space.reduced is None:
         return "space_mismatch: a dimension straddles the columns"
     # Lanes run along the last dimension of what lies inside; the dimensions before it are walked like outer ones.
     sizes = inside[0]
     accesses = {}
-    for key, outer, steps, last in zip(parts, common[1], across[1], inside[1], strict=True):
+    along = iter(across[1])
+    for key, outer, last in zip(parts, common[1], inside[1], strict=True):
+        steps = () if key in once else next(along)
         accesses[key] = Strides(
             (*outer, *last[:-1]),
             steps[-1] if steps else 0,
             last[-1] if last else 0,
             walks[key][1].offset,
             steps[:-1],
+            per_block.get(key) or 0,
         )
     return Layout((*common[0], *sizes[:-1]), reduced, sizes[-1] if sizes else 1, accesses, blocks)
 
@@ -453,8 +494,14 @@ def _behind(cluster: Cluster, names: Iterable[str]) -> set[str]:
     return found
 
 
+def _one_stride(dims: tuple[Dim, ...]) -> Size | None:
+    """The step along what is passed in one stride."""
+    merged = coalesce(dims)
+    return merged[0][1] if len(merged) == 1 else None
+
+
 def _cut(
-    level: Level, view: View, reduced: Size, inner: Size
+    level: Level, view: View, reduced: Size, inner: Size, block: int
 ) -> tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Dim, ...]] | None:
     """A walk as its outer dimensions, those that the reduced one has, and its inner dimensions."""
     inside = split(tuple(d for d in view.dims if d[0] != 1), inner)
@@ -463,7 +510,8 @@ def _cut(
     left, inner_dims = inside
     if level == "row":
         return left, ((reduced, 0),), inner_dims
-    across = split(left, reduced)
+    count = quotient(reduced, block) if level == "block" else reduced
+    across = None if count is None else split(left, count)
     if across is None:
         return None
     return across[0], across[1], inner_dims

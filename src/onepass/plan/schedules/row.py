@@ -33,6 +33,7 @@ BLOCK_RESERVED_BYTES = 1024
 # Vectors a lane of the longest rows that registers hold.
 LONGEST = 8
 TOO_LARGE = "too_large: the row does not fit in registers"
+WARP = 32
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -130,7 +131,7 @@ def schedules(kernel: Kernel, device: Device) -> list[RowSchedule] | str:
     twice = _in_and_out_twice(kernel)
     found = []
     for most in _vectors_a_lane(kernel, vectors):
-        lanes = _lanes(vectors, most)
+        lanes = max(_lanes(vectors, most), kernel.block // width)  # a block of columns is that of neighbours
         if lanes * most > 2 * max(vectors, LANES[0] * most) or (lanes > 512 and most < 8 and not twice):
             continue
         steps = -(-vectors // lanes)

@@ -1,0 +1,117 @@
+"""8-bit results with their scales, each operator one kernel: on the CPU, and for CUDA in the emulator.
+
+Columns: a row of few blocks; one whose last vectors leave lanes idle (1152 of bf16: 144 vectors of 8 over 128 lanes, 9
+blocks of 16 lanes); one of several warps; one that a thread-block cluster shares, with idle lanes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.oracle import trace
+from harness.quantized import (
+    E4M3,
+    E5M2,
+    INT8,
+    Form,
+    add_rms_norm,
+    gelu,
+    layer_norm,
+    residual_chain,
+    rms_norm,
+    share_of_bound,
+    swiglu,
+    swiglu_halves,
+)
+from harness.together import Planned, planned, run_emulated, run_on_cpu
+from onepass.build import Built
+from onepass.codegen.emit import Source
+
+BF16, FP32 = torch.bfloat16, torch.float32
+# A norm, or a gate, in fp32 is off by a few roundings and a reduction's; bf16 rounds each op that the program writes.
+SLACK = {FP32: 2.0**-19, BF16: 2.0**-6}
+
+
+@dataclass(frozen=True)
+class Case:
+    form: Form
+    cols: int
+    dtype: torch.dtype = BF16
+    rows: int = 5
+    kernels: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.form}-{str(self.dtype).removeprefix('torch.')}-{self.rows}x{self.cols}"
+
+
+OPERATORS = (rms_norm, layer_norm, add_rms_norm, swiglu, swiglu_halves, gelu, residual_chain)
+SCALES: tuple[tuple[Any, ...], ...] = (
+    (E4M3, "row"),
+    (E4M3, "block"),
+    (E4M3, "given"),
+    (INT8, "row"),
+    (INT8, "given"),
+    (E5M2, "block"),
+)
+CASES = (
+    *(Case(Form(f, *scale), 512) for f in OPERATORS for scale in SCALES),
+    Case(Form(rms_norm, INT8, "block"), 1152),
+    Case(Form(rms_norm, E5M2, "row"), 760),
+    Case(Form(rms_norm, E4M3, "power"), 512, FP32),
+    Case(Form(rms_norm, E4M3, "block", 32), 1152, FP32),
+    Case(Form(layer_norm, E4M3, "power", 32), 96),
+    Case(Form(layer_norm, E4M3, "block", 64), 1152),
+    Case(Form(add_rms_norm, E4M3, "block", 256), 1024, FP32),
+    Case(Form(rms_norm, E4M3, "block"), 128),
+    Case(Form(add_rms_norm, E4M3, "block"), 1152),
+    Case(Form(rms_norm, E4M3, "block"), 3584, FP32, 3),
+    Case(Form(layer_norm, E4M3, "block"), 8192, BF16, 2),
+    Case(Form(rms_norm, E4M3, "block"), 16768, FP32, 2),
+    Case(Form(add_rms_norm, E4M3, "block"), 33024, BF16, 2),
+)
+
+
+def inputs(case: Case) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(case.cols)
+
+    def made(*shape: int) -> Tensor:
+        # Blocks of unlike sizes, so that a scale of another block shows, and a mean far from 0.
+        x = torch.randn(shape, generator=generator) + 0.5
+        x[..., ::7] *= 5
+        x *= 1 + torch.arange(shape[-1]) // 32 % 5
+        return x.to(case.dtype)
+
+    wide = 2 * case.cols if case.form.operator is swiglu_halves else case.cols
+    given = [made(case.rows, wide), made(case.rows, wide), made(case.cols), made(case.cols)]
+    return [*given, torch.tensor(0.37)]
+
+
+def plans(cases: Sequence[Case], cuda: bool) -> list[Planned]:
+    return [planned(trace(c.form, inputs(c)), inputs(c), cuda) for c in cases]
+
+
+def share(case: Case, found: Sequence[Tensor]) -> float:
+    return share_of_bound(case.form, tuple(found), inputs(case), SLACK[case.dtype])
+
+
+@pytest.fixture(scope="module", params=["cpu", "emulated"])
+def ran(request: pytest.FixtureRequest) -> dict[Case, tuple[Planned, list[Tensor]]]:
+    cuda = request.param == "emulated"
+    made = plans(CASES, cuda)
+    results = (run_emulated if cuda else run_on_cpu)(made)
+    return dict(zip(CASES, zip(made, results, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_kernel_gives_float64s_values(ran: dict[Case, tuple[Planned, list[Tensor]]], case: Case) -> None:
+    plan, found = ran[case]
+    assert not plan.left
+    assert len(plan.plan.kernels) == 1, plan.plan.decisions
+    assert share(case, found) <= 1
