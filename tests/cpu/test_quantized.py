@@ -7,7 +7,7 @@ blocks of 16 lanes); one of several warps; one that a thread-block cluster share
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from harness.quantized import (
 )
 from harness.together import Planned, planned, run_emulated, run_on_cpu
 from onepass.build import Built
-from onepass.codegen.emit import Source
+from onepass.errors import KernelFault
 
 BF16, FP32 = torch.bfloat16, torch.float32
 # A norm, or a gate, in fp32 is off by a few roundings and a reduction's; bf16 rounds each op that the program writes.
@@ -115,3 +115,44 @@ def test_one_kernel_gives_float64s_values(ran: dict[Case, tuple[Planned, list[Te
     assert not plan.left
     assert len(plan.plan.kernels) == 1, plan.plan.decisions
     assert share(case, found) <= 1
+
+
+# Each is broken in one place: what it is called, where, and what stands there instead.
+BROKEN = (
+    ("half of a block", "emulated", r"groups<128 / E, 1>", "groups<64 / E, 1>"),
+    ("the next block's scale", "emulated", r"_g\[\(i64\)\(c / 128\)", "_g[(i64)(c / 128 ^ 1)"),
+    (
+        "lanes past the end leave",
+        "emulated",
+        r"(const int c = [^\n]+\n)",
+        r"\1    if (c >= cols) continue;\n",
+    ),
+    (
+        "the last vector of a block",
+        "cpu",
+        r"j < 8; \+\+j\) {\n      const i64 c",
+        "j < 7; ++j) {\n      const i64 c",
+    ),
+)
+BROKEN_CASE = Case(Form(add_rms_norm, E4M3, "block"), 1152)
+
+
+def broken(case: Planned, pattern: str, new: str) -> Planned:
+    items = []
+    for item in case.plan.items:
+        if isinstance(item, Built):
+            text, count = re.subn(pattern, new, item.source.text)
+            assert count, f"nothing to break: {pattern}"
+            item = replace(item, source=replace(item.source, text=text))
+        items.append(item)
+    return replace(case, plan=replace(case.plan, items=tuple(items)))
+
+
+@pytest.mark.parametrize(("where", "pattern", "new"), [b[1:] for b in BROKEN], ids=[b[0] for b in BROKEN])
+def test_what_is_broken_is_found(where: str, pattern: str, new: str) -> None:
+    plan = broken(plans([BROKEN_CASE], where == "emulated")[0], pattern, new)
+    try:
+        (found,) = (run_emulated if where == "emulated" else run_on_cpu)([plan])
+    except KernelFault:
+        return
+    assert share(BROKEN_CASE, found) > 1
