@@ -19,7 +19,7 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class Form:
-    """An operator, and how its result is quantised: ``power`` is a power of two a block, ``given`` a scale that is there."""
+    """An operator, and how its result is quantised: ``power`` is a power of two a block, ``given`` one that is there."""
 
     operator: Callable[..., Any]
     dtype: torch.dtype = E4M3

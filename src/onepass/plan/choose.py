@@ -100,13 +100,14 @@ def _of_blocks(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] 
     lanes = held.block // row.vector_width(held)
     if lanes * row.vector_width(held) != held.block or lanes & (lanes - 1) or lanes > row.WARP:
         return f"too_large: no lanes of one warp hold a block of {held.block} columns"
+    found: list[Candidate] = []
+    shared = "" if row_serial.needed(held) else row_cluster.schedules((held, walked), device)
+    if not isinstance(shared, str):
+        found += [(shared[0], s) for s in shared[1]]
     inside = row.schedules(held, device)
     if not isinstance(inside, str):
-        return [(held, s) for s in inside]
-    if row_serial.needed(held):
-        return inside
-    shared = row_cluster.schedules((held, walked), device)
-    return shared if isinstance(shared, str) else [(shared[0], s) for s in shared[1]]
+        found += [(held, s) for s in inside]
+    return found or f"too_large: {shared or inside}"
 
 
 def _of_any_class(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] | str:
