@@ -23,6 +23,8 @@ TITLES = {
     "softmax": "softmax",
     "gelu_tanh_add_layer_norm": "GELU (tanh) + Add + LayerNorm",
     "gelu_erf_add_layer_norm": "GELU (erf) + Add + LayerNorm",
+    "bias_gelu": "Bias + GELU (tanh)",
+    "swiglu": "SwiGLU",
     "bert_base": "BERT-base",
     "gpt2": "GPT-2",
 }
@@ -169,7 +171,9 @@ def _lead(own: dict[int, Row], found: list[Row], peer: str) -> str:
 
 
 def _mebibytes(rows: list[Row]) -> list[int]:
-    return sorted({row.rows * row.cols * (4 if row.dtype == "fp32" else 2) >> 20 for row in rows})
+    """Sizes of a tensor: rows of 1000 columns fill a little less."""
+    sizes = (row.rows * row.cols * (4 if row.dtype == "fp32" else 2) for row in rows)
+    return sorted({round(n / 2**20) for n in sizes})
 
 
 def _models(rows: list[dict[str, Any]], words: Words) -> Iterable[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from onepass.capture.options import KEYS, MODES
 from onepass.dtypes import DTYPES
 from onepass.ops.reduce import REDUCTIONS
-from onepass.ops.table import COMPOSITES, COMPUTE_BOUND, LEFT, OPS, VIEWS
+from onepass.ops.table import COMPOSITES, COMPUTE_BOUND, LEFT, OPS, REPLACED, VIEWS
 from onepass.settings import SETTINGS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -57,6 +57,9 @@ def _ops() -> str:
             ("op", "ATen", "meaning", "source"),
             ((f"`{op.name}`", _names(op.aten), op.doc, op.source) for op in COMPOSITES),
         ),
+        "## Replaced\n\nBefore a graph is read: "
+        + "; ".join(f"`{name}`: {doc}" for name, doc in REPLACED.items())
+        + ".",
         "## Addresses\n\nThese move nothing: " + _names(sorted(VIEWS)) + ".",
         "## PyTorch's by design\n\nBound by arithmetic, not by memory: "
         + _names(sorted(COMPUTE_BOUND))

@@ -280,6 +280,21 @@ def test_integers_of_64_bits_stay_in_kernels() -> None:
     assert left(compiled_like_eager(f, a, a.flip(0))) == set()
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (16, 64), (3, 1), (2, 3, 10)])
+def test_rolled_dimensions(shape: tuple[int, ...]) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        along = (x.roll(1, 0) + 1, x.roll(3, -1) * 2, x.roll(-8, 1), x.roll((1, -2), (0, -1)).relu())
+        none = (x.roll(0, 0), x.roll(shape[-1], -1), x.roll(0))
+        return (*along, *none, x.roll(5).sin(), x.roll(1, -1).sum(-1), F.softmax(x.roll(2, -1) + x, -1))
+
+    x = R(*shape)
+    assert left(compiled_like_eager(f, x)) == set()
+    assert left(compiled_like_eager(f, x.transpose(0, 1).contiguous().transpose(0, 1))) <= {"roll.default"}
+    with torch.no_grad():
+        same = torch.compile(lambda x: x.roll(0, 0), backend="onepass")(x)
+    assert same.data_ptr() != x.data_ptr()
+
+
 def test_numbers_that_a_narrow_dtype_does_not_hold() -> None:
     def f(a: torch.Tensor, wide: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.where(a > 3, a, wide[0]), torch.maximum(a, wide[1]), a == wide[0], a + 0.5

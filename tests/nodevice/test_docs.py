@@ -8,8 +8,10 @@ from types import ModuleType
 import pytest
 from typer.main import get_command
 
+from onepass.capture.decompose import PARTS
+from onepass.capture.normalize import aten_name
 from onepass.cli.app import _application
-from onepass.ops.table import BY_ATEN, COMPOSITES, COMPUTE_BOUND, LEFT, OPS, VIEWS
+from onepass.ops.table import BY_ATEN, COMPOSITES, COMPUTE_BOUND, LEFT, OPS, REPLACED, VIEWS
 from onepass.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +41,10 @@ def test_every_row_is_there() -> None:
 
 
 def test_an_op_is_in_one_table_only() -> None:
-    tables = [set(BY_ATEN), VIEWS, COMPUTE_BOUND, set(LEFT)]
+    tables = [set(BY_ATEN), VIEWS, COMPUTE_BOUND, set(REPLACED), set(LEFT)]
     names = [name for table in tables for name in table]
     assert len(names) == len(set(names))
+    assert set(REPLACED) <= {aten_name(op) for op in PARTS} <= {*REPLACED, *BY_ATEN}
 
 
 # A translation says the same in other words; what isn't words has to be equal.

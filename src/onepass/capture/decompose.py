@@ -64,7 +64,32 @@ def _likelihood(graph: GraphModule, node: Node) -> None:
     graph.graph.erase_node(node)
 
 
+def _roll(graph: GraphModule, node: Node) -> None:
+    """The two ends of each dimension, the last one first; without a dimension, of all elements as they lie."""
+    x, shifts, dims = node.args[0], node.args[1], node.args[2] if len(node.args) > 2 else []
+    given = x.meta["val"]  # type: ignore[union-attr]
+    if not all(isinstance(n, int) for n in (*shifts, *given.shape)):  # type: ignore[misc]
+        return
+    if 0 in given.shape or not (dims or given.is_contiguous()):
+        return
+    add = _Adds(graph, node)
+    value: Any = x if dims else add(aten.view.default, x, [given.numel()])
+    unmoved = value
+    for shift, dim in zip(shifts, dims or [0], strict=True):  # type: ignore[arg-type]
+        size = value.meta["val"].shape[dim]
+        if first := -shift % size:
+            ends = [add(aten.slice.Tensor, value, dim, *span) for span in ((first, size), (0, first))]
+            value = add(aten.cat.default, ends, dim)
+    if value is unmoved or not value.meta["val"].is_contiguous():  # what PyTorch makes is
+        value = add(aten.clone.default, value, memory_format=torch.contiguous_format)
+    value.meta[EAGER] = eager_op(node, "roll.default")
+    value = value if dims else add(aten.view.default, value, list(given.shape))
+    node.replace_all_uses_with(value)
+    graph.graph.erase_node(node)
+
+
 PARTS: dict[Any, Callable[[GraphModule, Node], None]] = {
     aten.nll_loss_forward.default: _likelihood,
     aten.nll_loss2d_forward.default: _likelihood,
+    aten.roll.default: _roll,
 }

@@ -104,6 +104,11 @@ COMPUTE_BOUND: frozenset[str] = frozenset(
 # Ops whose first operand is a bias, and what they are without it.
 WITHOUT_BIAS: dict[str, str] = {"addmm.default": "mm.default"}
 
+# Ops that are replaced by others before a graph is read (`capture/decompose.py`), and by which.
+REPLACED: dict[str, str] = {
+    "roll.default": "the two ends of a dimension, concatenated the other way round",
+}
+
 # Memory-bound ATen ops that models run and no kernel takes, with the reason that reports give.
 LEFT: dict[str, str] = {
     "gather.default": "each element is read from a place of its own, which no address of a row expresses",
