@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onepass.ir.address import View
-from onepass.ir.cluster import Cluster, EagerOp, Iota, Level, Load, Map, Reduce, Select
+from onepass.ir.cluster import Cluster, EagerOp, Iota, Level, Load, Map, Reduce, Scan, Select
 from onepass.ir.symbol import Poly, Size, product
 from onepass.ops.table import OPS, REDUCE
 
@@ -59,7 +59,7 @@ def traffic(cluster: Cluster, hints: Mapping[str, int]) -> Traffic:
                 instructions + times * cost,
                 special + times * op.special,
             )
-        elif isinstance(node, Reduce):
+        elif isinstance(node, (Reduce, Scan)):
             reduction = REDUCE[node.op]
             flops, instructions = flops + times * reduction.flops, instructions + times * reduction.cost
         elif isinstance(node, (Load, Iota, Select)):

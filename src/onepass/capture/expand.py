@@ -10,7 +10,20 @@ import torch
 
 from onepass.dtypes import Class, from_torch
 from onepass.ir.address import Dim, View, contiguous, reshape
-from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Space, Store, Tensor
+from onepass.ir.cluster import (
+    Cluster,
+    Iota,
+    Level,
+    Load,
+    Map,
+    Node,
+    Reduce,
+    Scan,
+    Select,
+    Space,
+    Store,
+    Tensor,
+)
 from onepass.ir.symbol import Poly, Size, product
 from onepass.ops.opdef import OpDef
 from onepass.ops.table import OPS, REDUCE
@@ -148,6 +161,18 @@ class Expansion:
         name = self._add(Reduce(self._fresh(op), op, self._as(value, "full", kind), kind))
         kept = Operand(self._row_shape(), kind, node=name, level="row")
         return kept if keepdim else self.squeeze(kept, dims)
+
+    def scan(self, op: str, x: Any, dim: int) -> Any:
+        if not x.shape or any(n == 0 for n in x.shape):
+            self.refuse("no elements: nothing to combine")
+        value = in_memory(x)
+        if x.shape[dim] == 1:
+            return self.map("copy", value)
+        self._reduce_along(value, [dim])
+        kind = self._common_kind("number", [value])
+        kind = "int" if kind == "bool" else kind
+        name = self._add(Scan(self._fresh(op), op, self._as(value, "full", kind), kind))
+        return Operand(self.full, kind, node=name)
 
     def _of_nothing(self, op: str, x: Operand, dims: list[int], keepdim: bool) -> Any:
         """A reduction of no elements: what the reduction starts from."""

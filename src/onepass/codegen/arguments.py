@@ -15,6 +15,7 @@ from onepass.ir.kernel import (
     LoadValue,
     ReduceBlock,
     ReduceRow,
+    ScanValue,
     Statement,
 )
 from onepass.ir.symbol import Poly, Size, name, product
@@ -39,7 +40,7 @@ def kinds(kernel: Kernel) -> dict[str, Class]:
     """The compute class of every value."""
     found: dict[str, Class] = {s.name: s.kind for s in kernel.stages if isinstance(s, ReduceRow)}
     for s in statements(kernel):
-        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept, ReduceBlock)):
+        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept, ReduceBlock, ScanValue)):
             found[s.name] = s.kind
     return found
 

@@ -24,6 +24,7 @@ from onepass.ir.kernel import (
     ReduceBlock,
     ReduceRow,
     RowBlock,
+    ScanValue,
     Statement,
     StoreBlock,
     StoreValue,
@@ -176,7 +177,9 @@ class CpuPrinter(Printer):
             if isinstance(s, LoadValue):
                 self.table_row(1, self.kernel.access(s.access))
         blocks = any(isinstance(s, (ReduceBlock, StoreBlock)) for s in loop.body)
-        unroll = 1 if blocks else self.schedule.unroll_of(loop)
+        scans = any(isinstance(s, ScanValue) for s in loop.body)
+        self.totals(1, loop)
+        unroll = 1 if blocks or scans else self.schedule.unroll_of(loop)
         for s in loop.body:
             if isinstance(s, Accumulate):
                 self.unrolled[s.name] = unroll
@@ -270,7 +273,7 @@ class CpuPrinter(Printer):
         self.put(2, f"for (; c + {LANES} <= end; c += {LANES}) {{")
         self.vector(3, loop, body, "c", 0)
         self.put(2, "}")
-        if not self.in_place:
+        if not (self.in_place or any(isinstance(s, ScanValue) for s in body)):
             self.put(2, f"if (c < end && end - first >= {LANES}) {{")
             self.put(3, f"const i64 t = end - {LANES};")
             if any(isinstance(s, Accumulate) for s in body):
@@ -317,6 +320,9 @@ class CpuPrinter(Printer):
                 self.put(depth + 1, f"const vf {s.name} = load({self.kept_row(s.name)} + {c});")
             elif isinstance(s, StoreValue):
                 self.put(depth + 1, self.store(s, c, tail))
+            elif isinstance(s, ScanValue):
+                running = f"running_{s.op}({s.value}, {s.name}_t)"
+                self.put(depth + 1, f"const {VECTOR[s.kind]} {s.name} = {running};")
             else:
                 self.put(depth + 1, self.value(s, c, tail))
         for name in ends[0]:
@@ -381,6 +387,9 @@ class CpuPrinter(Printer):
     def ctype(self, kind: Class) -> str:
         return VECTOR[kind]
 
+    def total_type(self, kind: Class) -> str:
+        return VECTOR[kind] if self.kernel.axis == "inner" else SCALAR[kind]
+
     def literal(self, value: Any, kind: str) -> str:
         if kind == "float":
             return f"vf({float_literal(float(value))})"
@@ -404,6 +413,7 @@ class CpuPrinter(Printer):
         self.put(1, "}")
 
     def lane_block(self, depth: int, tail: str | None) -> None:
+        self.running.clear()
         for i, value in enumerate(self.kernel.kept):
             self.put(depth, f"float* {value}_k = (float*)scratch + {i} * a->cols * {LANES};")
         for stage in self.kernel.stages:
@@ -431,9 +441,13 @@ class CpuPrinter(Printer):
                     self.put(inside, f"const vf {s.name} = load({s.name}_k + r * {LANES});")
                 elif isinstance(s, StoreValue):
                     self.put(inside, self.store(s, "c", tail, "r"))
+                elif isinstance(s, ScanValue):
+                    combined = REDUCE[s.op].combine.format(f"{s.name}_t", s.value)
+                    self.put(inside, f"const {VECTOR[s.kind]} {s.name} = {s.name}_t = {combined};")
                 else:
                     self.put(inside, self.value(s, "c", tail, "r"))
 
+        self.totals(depth, loop)
         self.serial(depth, loop, body)
 
 

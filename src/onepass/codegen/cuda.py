@@ -18,6 +18,7 @@ from onepass.ir.kernel import (
     Kernel,
     LoadValue,
     ReduceBlock,
+    ScanValue,
     Statement,
     StoreValue,
 )
@@ -110,7 +111,7 @@ class CudaPrinter(Printer):
     def ctype(self, kind: Class) -> str:
         return TYPE[kind]
 
-    def identity(self, s: Accumulate | ReduceBlock) -> str:
+    def identity(self, s: Accumulate | ReduceBlock | ScanValue) -> str:
         row = REDUCE[s.op]
         return row.identity_int if s.kind == "int" else row.identity
 

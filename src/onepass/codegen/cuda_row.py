@@ -20,6 +20,7 @@ from onepass.ir.kernel import (
     ReduceBlock,
     ReduceRow,
     RowBlock,
+    ScanValue,
     Statement,
     StoreBlock,
     StoreValue,
@@ -28,6 +29,7 @@ from onepass.ops.table import REDUCE
 from onepass.plan.schedules.row import RowSchedule, vector_width
 from onepass.plan.schedules.staging import Place
 
+OPERATOR = {"sum": "add_op", "prod": "mul_op"}
 # Registers of a thread for what is read of staged rows: half of those of 1024 resident threads, and a few.
 STAGED_REGISTERS = 36
 
@@ -91,7 +93,9 @@ class RowPrinter(CudaPrinter):
 
     @property
     def wide(self) -> bool:
-        return any(isinstance(s, ReduceRow) and s.kind != "float" for s in self.kernel.stages)
+        scans = [s.kind for loop in self.kernel.loops for s in loop.body if isinstance(s, ScanValue)]
+        reductions = [s.kind for s in self.kernel.stages if isinstance(s, ReduceRow)]
+        return any(kind != "float" for kind in (*scans, *reductions))
 
     def block_group(self) -> None:
         """The lanes that share a block of columns: neighbours in a warp."""
@@ -261,6 +265,7 @@ class RowPrinter(CudaPrinter):
             if self.paired(a := self.kernel.access(s.access)):
                 self.put(1, f"vec<{a.dtype.ctype}, E> {a.name}_r[K];")
         self.accumulators(loop)
+        self.totals(1, loop)
         fresh = [a for a in self.fresh(loop) if not a.index and a.name not in self.staged]
         if (
             self.schedule.lanes <= 32
@@ -348,12 +353,18 @@ class RowPrinter(CudaPrinter):
                 self.put(depth, f"{TYPE[s.kind]} {s.name}_a = {self.identity(s)};")
             used = [values_used(rest) for _, rest in rounds[i:]]
             made = {s.name for s in body if not isinstance(s, (Accumulate, StoreValue, Keep))}  # type: ignore[union-attr]
-            held = sorted(made & set().union(*used[2:]))
+            scanned = {s.value for s in after if isinstance(s, ScanValue)}
+            held = sorted(made & scanned.union(*used[2:]))
             for name in held:
                 self.put(depth, f"{TYPE[self.kinds[name]]} {name}_e[E];")
             self.put(depth, "#pragma unroll")
             self.put(depth, "for (int e = 0; e < E; ++e) {")
-            before = {s.name for once, past in rounds[:i] if not once for s in past if hasattr(s, "name")}
+            before = {
+                s.name
+                for once, past in rounds[:i]
+                for s in past
+                if isinstance(s, ScanValue) or (not once and hasattr(s, "name"))
+            }
             for name in sorted(before & used[0] - made):
                 self.put(depth + 1, f"const {TYPE[self.kinds[name]]} {name} = {name}_e[e];")
             for s in body:
@@ -375,8 +386,23 @@ class RowPrinter(CudaPrinter):
             at = f"{a.name}_g[(i64)(c / {block}) * a.{a.name}_block]"
             value = f"from_value<{a.dtype.ctype}>::of({s.value})"
             self.put(depth, f"if ({there} && c % {block} == 0) {at} = {value};")
+        elif isinstance(s, ScanValue):
+            self.scan(s, depth)
         else:
             self.put(depth, self.compute(s, "c"))
+
+    def scan(self, s: ScanValue, depth: int) -> None:
+        """In this lane, over the lanes before it, and both. What lies past the end of the row comes last."""
+        reduction = REDUCE[s.op]
+        inside = reduction.combine.format(f"{s.name}_e[e - 1]", f"{s.value}_e[e]")
+        self.put(depth, f"{TYPE[s.kind]} {s.name}_e[E];")
+        self.put(depth, "#pragma unroll")
+        self.put(depth, f"for (int e = 0; e < E; ++e) {s.name}_e[e] = e ? {inside} : {s.value}_e[e];")
+        before = f"group.before<{OPERATOR[s.op]}>({s.name}_e[E - 1], {s.name}_t)"
+        self.put(depth, f"const {TYPE[s.kind]} {s.name}_b = {before};")
+        after = reduction.combine.format(f"{s.name}_b", f"{s.name}_e[e]")
+        self.put(depth, "#pragma unroll")
+        self.put(depth, f"for (int e = 0; e < E; ++e) {s.name}_e[e] = {after};")
 
     def statement(self, s: Statement, vectors: dict[str, str], depth: int, ragged: bool) -> None:
         if isinstance(s, Accumulate):
@@ -416,4 +442,5 @@ class RowPrinter(CudaPrinter):
 
 
 def reduces_blocks(loop: ColumnLoop) -> bool:
-    return any(isinstance(s, ReduceBlock) for s in loop.body)
+    """Whether lanes need those beside them at each step."""
+    return any(isinstance(s, (ReduceBlock, ScanValue)) for s in loop.body)

@@ -11,9 +11,11 @@ from onepass.ir.kernel import (
     Kernel,
     LoadValue,
     RowBlock,
+    ScanValue,
     Statement,
     StoreValue,
 )
+from onepass.ops.table import REDUCE
 from onepass.plan.schedules.row_serial import SerialSchedule
 
 
@@ -48,6 +50,7 @@ class SerialPrinter(CudaPrinter):
             for s in loop.body:
                 self.statement(s, depth, "r")
 
+        self.totals(1, loop)
         self.serial(1, loop, body)
 
     def statement(self, s: Statement, depth: int, r: str) -> None:
@@ -63,6 +66,9 @@ class SerialPrinter(CudaPrinter):
             self.put(depth, f"*({self.place(a, r)}) = from_value<{a.dtype.ctype}>::of({s.value});")
         elif isinstance(s, Accumulate):
             self.accumulate(s, depth)
+        elif isinstance(s, ScanValue):
+            combined = REDUCE[s.op].combine.format(f"{s.name}_t", s.value)
+            self.put(depth, f"const {TYPE[s.kind]} {s.name} = {s.name}_t = {combined};")
         elif isinstance(s, IotaValue):
             self.put(depth, f"const i64 {s.name} = {s.name}_b + c * a.{s.name}_step{self.down(s, r)};")
         else:

@@ -17,6 +17,7 @@ from onepass.ir.kernel import (
     IotaValue,
     Kernel,
     ReduceBlock,
+    ScanValue,
     Statement,
     StoreBlock,
     StoreValue,
@@ -38,6 +39,7 @@ class Printer:
         self.rank = len(kernel.outer)
         self.lines: list[str] = []
         self.tabled: set[str] = set()  # gathered rows whose pointer is set
+        self.running: set[str] = set()  # running totals that are declared
 
     def put(self, depth: int, line: str) -> None:
         self.lines.append("  " * depth + line)
@@ -159,10 +161,25 @@ class Printer:
         """The type of a value of a compute class."""
         raise NotImplementedError
 
-    def identity(self, s: Accumulate | ReduceBlock) -> str:
+    def identity(self, s: Accumulate | ReduceBlock | ScanValue) -> str:
         """What a reduction starts from."""
         row = REDUCE[s.op]
         return f"{self.ctype(s.kind)}({row.identity_int if s.kind == 'int' else row.identity})"
+
+    def totals(self, depth: int, loop: ColumnLoop) -> None:
+        """What stands before the first column, of what a loop scans."""
+        for s in loop.body:
+            if isinstance(s, ScanValue):
+                first = REDUCE[s.op].identity_int if s.kind == "int" else REDUCE[s.op].identity
+                ctype = self.total_type(s.kind)
+                self.put(
+                    depth, f"{'' if s.name in self.running else f'{ctype} '}{s.name}_t = {ctype}({first});"
+                )
+                self.running.add(s.name)
+
+    def total_type(self, kind: Class) -> str:
+        """The type of a running total."""
+        return self.ctype(kind)
 
     def sized(self, text: str, kind: str) -> str:
         raise NotImplementedError
@@ -172,10 +189,10 @@ class Printer:
 
 
 def split_rounds(body: Iterable[Statement]) -> list[tuple[bool, list[Statement]]]:
-    """A loop's statements in rounds, by turns what is done for each column and what is done once a block of them."""
+    """A loop's statements in rounds, by turns what is done for each column and what is done once for several of them."""
     rounds: list[tuple[bool, list[Statement]]] = [(False, [])]
     for s in body:
-        once = isinstance(s, (ReduceBlock, StoreBlock)) or (isinstance(s, Compute) and s.per_block)
+        once = isinstance(s, (ReduceBlock, StoreBlock, ScanValue)) or (isinstance(s, Compute) and s.per_block)
         late = rounds[-1][0] and not all(isinstance(r, ReduceBlock) for r in rounds[-1][1])
         if isinstance(s, ReduceBlock) and late:
             rounds.append((False, []))  # its terms are gathered in the round before

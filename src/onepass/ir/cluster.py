@@ -99,7 +99,22 @@ class Reduce:
         return (self.operand,)
 
 
-Node = Load | Iota | Map | Select | Reduce
+@dataclass(frozen=True)
+class Scan:
+    """Each index along the reduced dimension gets what the reduction gives of it and all before it."""
+
+    name: str
+    op: str
+    operand: str
+    kind: Class = "float"
+    level: Level = "full"
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return (self.operand,)
+
+
+Node = Load | Iota | Map | Select | Reduce | Scan
 
 
 @dataclass(frozen=True)
@@ -161,6 +176,10 @@ class Cluster:
     @property
     def reduces(self) -> bool:
         return self.space.reduced is not None
+
+    @property
+    def scans(self) -> bool:
+        return any(isinstance(n, Scan) for n in self.nodes)
 
     @property
     def half(self) -> bool:

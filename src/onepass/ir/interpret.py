@@ -27,6 +27,7 @@ from onepass.ir.cluster import (
     Node,
     Program,
     Reduce,
+    Scan,
     Select,
     Store,
     Tensor,
@@ -40,6 +41,8 @@ NO_SIZES: Sizes = MappingProxyType({})
 # Sees each floating-point value of a cluster, for a reduction the terms it is about to combine, and may change them: the
 # tests put rounding errors in this way. Called with the node and the array.
 Watch = Callable[[Node, Flat], Flat]
+
+SCANS: Mapping[str, Callable[..., Flat]] = {"sum": torch.cumsum, "prod": torch.cumprod}
 
 TYPE: dict[Class, torch.dtype] = {
     "float": torch.float64,
@@ -181,6 +184,8 @@ class _Run:
             value = self.map(node)
         elif isinstance(node, Select):
             value = self.select(node)
+        elif isinstance(node, Scan):
+            value = self.scan(node)
         else:
             return self.reduce(node)
         value = value.to(TYPE[node.kind])
@@ -259,6 +264,13 @@ class _Run:
         shape = (-1, self.block, 1) if node.level == "block" else (self.outer, self.reduced, self.inner)
         reduced: Flat = REDUCE[node.op].reference(terms.reshape(shape), [1])
         return reduced.reshape(-1)
+
+    def scan(self, node: Scan) -> Flat:
+        terms = self.operand(node.operand, "full", node.kind)
+        if node.kind in ("float", "double"):
+            terms = self.watch(node, terms)
+        rows = terms.reshape(self.outer, self.reduced, self.inner)
+        return SCANS[node.op](rows, dim=1).reshape(-1)
 
     def store(self, store: Store) -> None:
         tensor = self.cluster.tensors[store.tensor]

@@ -137,6 +137,16 @@ class StoreBlock:
     value: str
 
 
+@dataclass(frozen=True)
+class ScanValue:
+    """Combines a value of this column with those of all columns before it."""
+
+    name: str
+    op: str
+    value: str
+    kind: Class = "float"
+
+
 Statement = (
     LoadValue
     | IotaValue
@@ -148,6 +158,7 @@ Statement = (
     | StoreValue
     | ReduceBlock
     | StoreBlock
+    | ScanValue
 )
 
 
@@ -205,8 +216,13 @@ class Kernel:
         return tuple(s for s in self.stages if isinstance(s, ColumnLoop))
 
     @property
+    def scans(self) -> bool:
+        return any(isinstance(s, ScanValue) for loop in self.loops for s in loop.body)
+
+    @property
     def reduces(self) -> bool:
-        return self.block > 0 or any(isinstance(s, ReduceRow) for s in self.stages)
+        """Whether columns of a row depend on one another."""
+        return self.block > 0 or self.scans or any(isinstance(s, ReduceRow) for s in self.stages)
 
     @property
     def bounds(self) -> tuple[int, ...]:

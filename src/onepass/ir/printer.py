@@ -6,7 +6,7 @@ Values are numbered in order, ``v0``, ``v1``, …, the same in a cluster and in 
 from __future__ import annotations
 
 from onepass.ir.address import View
-from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Tensor
+from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Scan, Tensor
 from onepass.ir.kernel import (
     Access,
     Accumulate,
@@ -20,6 +20,7 @@ from onepass.ir.kernel import (
     LoadValue,
     ReduceBlock,
     RowBlock,
+    ScanValue,
     Stage,
     Statement,
     StoreBlock,
@@ -87,6 +88,8 @@ def _node(node: Node, names: dict[str, str]) -> str:
         return text + (f" in columns {node.window[0]} to {node.window[1]}" if node.window else "")
     if isinstance(node, Iota):
         return f"{node.start} + {walk(node.view)}"
+    if isinstance(node, Scan):
+        return f"running {node.op} of {names.get(node.operand, node.operand)}"
     if isinstance(node, Reduce):
         return f"{node.op} of {names.get(node.operand, node.operand)}"
     operands = [names.get(o, o) if isinstance(o, str) else f"{o}" for o in node.operands]
@@ -138,6 +141,8 @@ def statement_text(s: Statement) -> str:
             return f"{s.name} = {s.kind} kept"
         case Accumulate():
             return f"{s.name} = {s.op} with {s.value}"
+        case ScanValue():
+            return f"{s.name} = running {s.op} of {s.value}"
         case ReduceBlock():
             return f"{s.name} = {s.op} of {s.value} across the block"
         case StoreBlock():

@@ -8,7 +8,7 @@ from itertools import pairwise
 from onepass.dtypes import Class
 from onepass.errors import BadCluster
 from onepass.ir.address import View
-from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Select, Store, operands
+from onepass.ir.cluster import Cluster, Iota, Level, Load, Map, Node, Reduce, Scan, Select, Store, operands
 from onepass.ir.kernel import (
     Access,
     Accumulate,
@@ -23,6 +23,7 @@ from onepass.ir.kernel import (
     ReduceBlock,
     ReduceRow,
     RowBlock,
+    ScanValue,
     Stage,
     Statement,
     StoreBlock,
@@ -158,7 +159,9 @@ class _Cluster:
             if self.nodes[o].kind != node.kind:
                 self.fail(node.name, f"is {node.kind} and chooses {o}, which is {self.nodes[o].kind}")
 
-    def reduce(self, node: Reduce) -> None:
+    def reduce(self, node: Reduce | Scan) -> None:
+        if isinstance(node, Scan) and (node.level != "full" or self.cluster.space.block):
+            self.fail(node.name, f"is a scan of a {node.level}, or beside blocks")
         if node.op not in REDUCE:
             self.fail(node.name, f"is {node.op}, which no row of the vocabulary describes")
         if self.cluster.space.reduced is None:
@@ -270,7 +273,7 @@ class _Kernel:
         return found
 
     def statement(self, s: Statement, scope: dict[str, Class], loop: bool) -> None:
-        if isinstance(s, (Keep, Kept, Accumulate, Choose, ReduceBlock, StoreBlock)) and not loop:
+        if isinstance(s, (Keep, Kept, Accumulate, Choose, ReduceBlock, StoreBlock, ScanValue)) and not loop:
             self.fail(
                 getattr(s, "name", getattr(s, "value", "")), f"is a {type(s).__name__} outside a column loop"
             )
@@ -298,7 +301,9 @@ class _Kernel:
             self.store(s)
         elif isinstance(s, ReduceBlock):
             self.reduce_block(s)
-        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept, ReduceBlock)):
+        elif isinstance(s, ScanValue) and (s.value not in self.columns or self.columns[s.value] != s.kind):
+            self.fail(s.name, f"scans what is no {s.kind} of each column")
+        if isinstance(s, (LoadValue, IotaValue, Compute, Choose, Kept, ReduceBlock, ScanValue)):
             self.define(scope, s.name, s.kind)
         if isinstance(s, ReduceBlock) or (isinstance(s, Compute) and s.per_block):
             self.agreed.add(s.name)

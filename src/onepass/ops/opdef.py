@@ -33,6 +33,9 @@ class Builder(Protocol):
     def reduce(self, op: str, x: Value, dims: list[int], keepdim: bool) -> Value:
         """A reduction along ``dims``."""
 
+    def scan(self, op: str, x: Value, dim: int) -> Value:
+        """What a reduction along ``dim`` gives of each element and all before it."""
+
     def squeeze(self, x: Value, dims: list[int]) -> Value:
         """x without its dimensions of size one at ``dims``."""
 

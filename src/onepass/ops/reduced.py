@@ -22,6 +22,14 @@ def sum_(b: Builder, self: Value, dim: Any = None, keepdim: bool = False, dtype:
     return b.reduce("sum", _cast_if(b, self, dtype), all_dims(self, dim), keepdim)
 
 
+def _running(op: str) -> Callable[..., Value]:
+    def expand(b: Builder, self: Value, dim: int, dtype: Any = None) -> Value:
+        x = b.map("to_int", self) if self.kind == "bool" and dtype is None else _cast_if(b, self, dtype)
+        return b.scan(op, x, all_dims(self, dim)[0])
+
+    return expand
+
+
 def mean(b: Builder, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     dims = all_dims(self, dim)
     return b.map("div", sum_(b, self, dims, keepdim, dtype), b.count(self, dims))
@@ -170,6 +178,12 @@ REDUCED: tuple[CompositeDef, ...] = (
     CompositeDef("sum", ("sum.dim_IntList", "sum.default"), sum_, "sum along dimensions", _TORCH),
     CompositeDef("mean", ("mean.dim", "mean.default"), mean, "mean along dimensions", _TORCH),
     CompositeDef("prod", ("prod.dim_int", "prod.default"), prod, "product along dimensions", _TORCH),
+    CompositeDef(
+        "cumsum", ("cumsum.default",), _running("sum"), "sum of an element and all before it", _TORCH
+    ),
+    CompositeDef(
+        "cumprod", ("cumprod.default",), _running("prod"), "product of an element and all before it", _TORCH
+    ),
     CompositeDef("nansum", ("nansum.default",), nansum, "sum of what is no NaN", _TORCH),
     CompositeDef(
         "count_nonzero",

@@ -60,6 +60,8 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
     assert not isinstance(walked, str)
     if held.block:
         return _of_blocks(held, walked, device)
+    if held.scans:
+        return _of_scans(held, walked, device)
     if row_serial.needed(held):
         return _of_any_class(held, walked, device)
     found: list[Candidate] = _across(cluster, layout, device)
@@ -108,6 +110,17 @@ def _of_blocks(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] 
     if not isinstance(inside, str):
         found += [(held, s) for s in inside]
     return found or f"too_large: {shared or inside}"
+
+
+def _of_scans(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] | str:
+    """What runs along a row: in the order of its lanes, or one thread where neighbours have other rows."""
+    found: list[Candidate] = []
+    for kernel, tried in (
+        (held, row.schedules(held, device)),
+        (walked, row_serial.schedules(walked, device)),
+    ):
+        found += [] if isinstance(tried, str) else [(kernel, s) for s in tried]
+    return found or "too_large: a scan of a row that registers do not hold"
 
 
 def _of_any_class(held: Kernel, walked: Kernel, device: Device) -> list[Candidate] | str:

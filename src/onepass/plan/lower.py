@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from onepass import settings
-from onepass.ir.cluster import Cluster, Iota, Load, Map, Node, Reduce, Select, operands
+from onepass.ir.cluster import Cluster, Iota, Load, Map, Node, Reduce, Scan, Select, operands
 from onepass.ir.kernel import (
     Access,
     Accumulate,
@@ -21,6 +21,7 @@ from onepass.ir.kernel import (
     ReduceBlock,
     ReduceRow,
     RowBlock,
+    ScanValue,
     Stage,
     Statement,
     StoreBlock,
@@ -140,7 +141,7 @@ class _Lowering:
             self.phase[node.name] = self.phase[node.operand] + 1
         else:
             inputs = list(operands(node))
-            self.wide[node.name] = isinstance(node, Select) or any(self.wide[o] for o in inputs)
+            self.wide[node.name] = isinstance(node, (Scan, Select)) or any(self.wide[o] for o in inputs)
             self.phase[node.name] = max((self.phase[o] for o in inputs), default=0)
 
     def of_block(self, node: Node) -> bool:
@@ -154,6 +155,8 @@ class _Lowering:
                 return "space_mismatch: a concatenation beside a reduction over blocks of columns"
             if isinstance(node, Select) and (self.layout.blocks or not self.along(node)):
                 return "space_mismatch: a concatenation along another dimension than the columns"
+            if isinstance(node, Scan) and (self.layout.blocks or not self.wide[node.operand]):
+                return "space_mismatch: a scan of columns in blocks, or of one value"
             if not isinstance(node, Load):
                 continue
             access = self.access(f"x{len(self.accesses)}", node.tensor, self.layout.accesses[node.name])
@@ -261,6 +264,8 @@ class _Lowering:
                 loads += any(s != 0 for s in self.layout.accesses[current].outer) or node.window is not None
             elif isinstance(node, Map):
                 cost += OPS[node.op].cost
+            elif isinstance(node, Scan):
+                cost += RECOMPUTE_COST + 1
             stack.extend(operands(node))
         return cost > RECOMPUTE_COST or loads > 1
 
@@ -338,8 +343,9 @@ class _Lowering:
                     name, start, strides.outer, strides.inner, node.kind, strides.reduced, strides.blocks
                 )
             return IotaValue(name, start, strides.outer, strides.reduced, node.kind, blocks=strides.blocks)
-        if isinstance(node, Reduce):
-            return ReduceBlock(name, node.op, self.short[node.operand], node.kind)
+        if isinstance(node, (Reduce, Scan)):
+            made = ScanValue if isinstance(node, Scan) else ReduceBlock
+            return made(name, node.op, self.short[node.operand], node.kind)
         names = tuple(self.short[o] if isinstance(o, str) else o for o in node.operands)
         if isinstance(node, Select):
             return Choose(name, names, node.bounds, node.kind)

@@ -16,7 +16,7 @@ from onepass.ir.address import (
     refine,
     split,
 )
-from onepass.ir.cluster import Cluster, Iota, Level, Load, Node, Reduce, Select, Space, Store, operands
+from onepass.ir.cluster import Cluster, Iota, Level, Load, Node, Reduce, Scan, Select, Space, Store, operands
 from onepass.ir.symbol import Size, quotient
 
 
@@ -100,7 +100,7 @@ def _place(a: Cluster, b: Cluster) -> tuple[Space, Levels, Levels] | Refusal:
     """The common space, and what each cluster's levels become in it."""
     if a.space.numel == b.space.numel:
         if a.reduces and b.reduces:
-            return _nested(a.space, b.space)
+            return _nested(a.space, b.space, a.scans or b.scans)
         return (a.space if a.reduces else b.space), _KEEP, _KEEP
     if a.reduces and not b.reduces and b.space.numel == a.space.rows:
         return a.space, _KEEP, _LOWER
@@ -113,13 +113,15 @@ def _place(a: Cluster, b: Cluster) -> tuple[Space, Levels, Levels] | Refusal:
     return "space_mismatch: spaces of different size"
 
 
-def _nested(a: Space, b: Space) -> tuple[Space, Levels, Levels] | Refusal:
+def _nested(a: Space, b: Space, scans: bool) -> tuple[Space, Levels, Levels] | Refusal:
     """Of two spaces that both reduce: the same one, or rows and blocks that rows consist of."""
     if (a.outer, a.reduced, a.inner) == (b.outer, b.reduced, b.inner):
         if a.block and b.block and a.block != b.block:
             return "space_mismatch: blocks of different lengths"
+        if scans and (a.block or b.block):
+            return "space_mismatch: a scan beside a reduction over blocks of columns"
         return (a if a.block else b), _KEEP, _KEEP
-    for rows, blocks, swap in ((a, b, False), (b, a, True)):
+    for rows, blocks, swap in () if scans else ((a, b, False), (b, a, True)):
         short = blocks.reduced
         if (rows.inner, blocks.inner) != (1, 1) or blocks.block or rows.block not in (0, short):
             continue
@@ -147,7 +149,7 @@ def rename(node: Node, names: dict[str, str]) -> Node:
         return replace(node, index=names.get(node.index, node.index)) if node.index else node
     if isinstance(node, Iota):
         return node
-    if isinstance(node, Reduce):
+    if isinstance(node, (Reduce, Scan)):
         return replace(node, operand=names.get(node.operand, node.operand))
     return replace(node, operands=tuple(names.get(o, o) if isinstance(o, str) else o for o in node.operands))
 
@@ -297,7 +299,7 @@ def _graft(nodes: list[Node], store: Store, load: Load, numel: Size) -> tuple[li
         if name in copies:
             return copies[name]
         node = by_name[name]
-        if isinstance(node, (Reduce, Select)) or node.level != store.level:
+        if isinstance(node, (Reduce, Scan, Select)) or node.level != store.level:
             return "!space_mismatch: a reduction or concatenation is read through another address"
         for operand in operands(node):
             if (done := copy(operand)).startswith("!"):
@@ -365,7 +367,7 @@ def tidy(cluster: Cluster, keep: Callable[[str], bool] = lambda tensor: True) ->
     live.reverse()
     used = {n.tensor for n in live if isinstance(n, Load)} | {s.tensor for s in stores}
     space = cluster.space
-    if not any(isinstance(n, Reduce) for n in live) and all(n.level == "full" for n in live):
+    if not any(isinstance(n, (Reduce, Scan)) for n in live) and all(n.level == "full" for n in live):
         space = Space(space.numel)
     tensors = {k: v for k, v in cluster.tensors.items() if k in used}
     return replace(cluster, space=space, nodes=tuple(live), stores=tuple(stores), tensors=tensors)

@@ -33,6 +33,37 @@ struct groups {
   template <class V> __device__ __forceinline__ V prod(V v) { return reduce<mul_op>(v); }
   template <class V> __device__ __forceinline__ V max(V v) { return reduce<max_op>(v); }
   template <class V> __device__ __forceinline__ V min(V v) { return reduce<min_op>(v); }
+  // What the lanes before this one give, after `total`, which then has all lanes' values too. The order is that of the
+  // lanes: pairs of neighbours in a warp, then warp after warp.
+  template <class Op, class V> __device__ __forceinline__ V before(V v, V& total) {
+    enum : int { span = T < 32 ? T : 32 };
+    static_assert(sizeof(V) <= 4 * W, "the scratch was sized for narrower values");
+    const int lane = threadIdx.x % span;
+    V all = v;
+#pragma unroll
+    for (int d = 1; d < span; d *= 2) {
+      const V lower = __shfl_up_sync(0xffffffffu, all, d, span);
+      if (lane >= d) all = Op::of(lower, all);
+    }
+    const V inside = __shfl_up_sync(0xffffffffu, all, 1, span);
+    V start = total;
+    if constexpr (T > 32) {
+      const int warp = threadIdx.x / 32, first = warp / warps * warps;
+      V* s = (V*)(scratch + half * (K * R * warps * W));
+      if (lane == 31) s[warp] = all;
+      __syncthreads();
+#pragma unroll
+      for (int w = 0; w < warps; ++w) {
+        const V one = s[first + w];
+        if (first + w < warp) start = Op::of(start, one);
+        total = Op::of(total, one);
+      }
+      half ^= 1;
+    } else {
+      total = Op::of(total, __shfl_sync(0xffffffffu, all, span - 1, span));
+    }
+    return lane == 0 ? start : Op::of(start, inside);
+  }
   // Two sums for the price of one barrier.
   __device__ __forceinline__ void sum2(float& a, float& b) {
     float v[2] = {a, b};

@@ -266,6 +266,19 @@ ONEPASS_FN nf n_add(nf a, nf b) { return a + b; }
 ONEPASS_FN nf n_nan_max(nf a, nf b) { return (a != a) ? a : n_max(a, b); }
 ONEPASS_FN nf n_nan_min(nf a, nf b) { return (a != a) ? a : n_min(a, b); }
 ONEPASS_FN nf n_mul(nf a, nf b) { return a * b; }
+
+// A vector's running total, in the order of its elements; `total` is what stands before, and then what stands behind.
+#define ONEPASS_RUNNING(name, OP)                                          \
+  template <class V, class S> ONEPASS_FN V running_##name(V v, S& total) { \
+    S t[sizeof(V) / sizeof(S)];                                            \
+    __builtin_memcpy(t, &v, sizeof(V));                                    \
+    for (S& x : t) x = total = total OP x;                                 \
+    __builtin_memcpy(&v, t, sizeof(V));                                    \
+    return v;                                                              \
+  }
+ONEPASS_RUNNING(sum, +)
+ONEPASS_RUNNING(prod, *)
+
 ONEPASS_FN float hsum(vf a) ONEPASS_HORIZONTAL(n_add, a)
 ONEPASS_FN float hprod(vf a) ONEPASS_HORIZONTAL(n_mul, a)
 ONEPASS_FN float hmax(vf a) ONEPASS_HORIZONTAL(n_nan_max, a)
