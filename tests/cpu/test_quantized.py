@@ -63,6 +63,9 @@ SCALES: tuple[tuple[Any, ...], ...] = (
 )
 CASES = (
     *(Case(Form(f, *scale), 512) for f in OPERATORS for scale in SCALES),
+    # The scale of everything: a largest value of each row beside the norm, theirs, and what is divided by it.
+    Case(Form(rms_norm, E4M3, "tensor"), 512, kernels=3),
+    Case(Form(swiglu, INT8, "tensor"), 512, kernels=3),
     Case(Form(rms_norm, INT8, "block"), 1152),
     Case(Form(rms_norm, E5M2, "row"), 760),
     Case(Form(rms_norm, E4M3, "power"), 512, FP32),
@@ -111,10 +114,12 @@ def ran(request: pytest.FixtureRequest) -> dict[Case, tuple[Planned, list[Tensor
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_one_kernel_gives_float64s_values(ran: dict[Case, tuple[Planned, list[Tensor]]], case: Case) -> None:
+def test_as_many_kernels_as_it_takes_give_float64s_values(
+    ran: dict[Case, tuple[Planned, list[Tensor]]], case: Case
+) -> None:
     plan, found = ran[case]
     assert not plan.left
-    assert len(plan.plan.kernels) == 1, plan.plan.decisions
+    assert len(plan.plan.kernels) == case.kernels, plan.plan.decisions
     assert share(case, found) <= 1
 
 
@@ -228,7 +233,9 @@ def test_other_reductions_over_blocks(where: str) -> None:
 
 @pytest.mark.parametrize("past", [1, 2])
 def test_tensors_that_start_between_vectors(past: int) -> None:
-    cases = [Case(Form(add_rms_norm, E4M3, s), n) for s in ("block", "row") for n in (1152, 33024)]
+    cases = [
+        Case(Form(add_rms_norm, E4M3, s), n) for s, n in (("block", 1152), ("row", 1152), ("block", 33024))
+    ]
     given = [[_moved(x, past) for x in inputs(c)] for c in cases]
     made = [planned(trace(c.form, xs), xs, cuda=True) for c, xs in zip(cases, given, strict=True)]
     for case, found in zip(cases, run_emulated(made), strict=True):
