@@ -20,6 +20,9 @@ UNIT_ROUNDOFF = {d.short: d.unit_roundoff for d in DTYPES.values()}
 EPS = 1e-5
 # Of the cases that take rows × cols as batch × channels × cols, channels first: KernelBench's number.
 CHANNELS, GROUPS = 64, 8
+# The largest number of fp8 e4m3, columns that share a scale where blocks of them do, and what the largest value of a
+# block counts as at least.
+E4M3_LARGEST, BLOCK, LEAST = 448.0, 128, 1e-12
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -28,6 +31,18 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+def rms_norm_fp8_row(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    y = rms_norm(x, weight).float()
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=LEAST) / E4M3_LARGEST
+    return (y / scale).to(torch.float8_e4m3fn), scale
+
+
+def rms_norm_fp8_block(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    y = rms_norm(x, weight).float().view(x.shape[0], -1, BLOCK)
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=LEAST) / E4M3_LARGEST
+    return (y / scale).to(torch.float8_e4m3fn).view(x.shape), scale.squeeze(-1)
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -89,6 +104,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     for f in (
         layer_norm,
         rms_norm,
+        rms_norm_fp8_row,
+        rms_norm_fp8_block,
         softmax,
         gelu_tanh_add_layer_norm,
         gelu_erf_add_layer_norm,
@@ -116,10 +133,17 @@ class Case:
     roundings: int
     scale: float
     together: int = 1  # rows that belong together: their number is a multiple of it
+    quantizes: str = ""  # the case whose result it leaves as fp8 numbers and their fp32 scales
+    block: int = 0  # columns that share a scale; 0: a row does
 
     @property
     def function(self) -> Callable[..., Any]:
         return FUNCTIONS[self.name]
+
+    @property
+    def exact(self) -> Callable[..., Any]:
+        """What a result is held to, in float64."""
+        return FUNCTIONS[self.quantizes or self.name]
 
 
 @dataclass(frozen=True)
@@ -150,8 +174,19 @@ class Point:
         return self.rows * self.cols * TORCH_DTYPES[self.dtype].itemsize
 
     @property
+    def streams(self) -> tuple[int, int, int]:
+        """Streams of equal size that are read and written, and their bytes: of fp8, so many reads as an input is wider."""
+        if self.case.quantizes:
+            return self.case.reads * TORCH_DTYPES[self.dtype].itemsize, 1, self.rows * self.cols
+        return self.case.reads, self.case.writes, self.tensor_bytes
+
+    @property
     def ideal_bytes(self) -> int:
         """Each input read once, each output written once."""
+        if self.case.quantizes:
+            scales = self.rows * (self.cols // self.case.block if self.case.block else 1)
+            vectors = self.case.vectors * self.cols * TORCH_DTYPES[self.dtype].itemsize
+            return self.case.reads * self.tensor_bytes + self.rows * self.cols + 4 * scales + vectors
         vector = self.cols * TORCH_DTYPES[self.dtype].itemsize
         return (self.case.reads + self.case.writes) * self.tensor_bytes + self.case.vectors * vector
 

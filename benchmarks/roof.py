@@ -11,4 +11,4 @@ from onepass.insight.roof import Roof
 
 def roofs(point: Point, device: torch.device, sets: int) -> list[Roof]:
     """The stream kernels of a point's mix, on random buffers: `sets` of the inputs."""
-    return roof.roofs(point.case.reads, point.case.writes, point.tensor_bytes, device, sets)
+    return roof.roofs(*point.streams, device, sets)

@@ -37,8 +37,8 @@ def voids(measured: Measured, device_name: str) -> dict[str, str]:
 def _disturbed(measured: Measured, known: Mapping[str, Any]) -> str:
     if not known or measured.protocol != "cold":
         return ""
-    case = measured.point.case
-    least = known["roof"].get(f"{case.reads}-{case.writes}", 0)
+    reads, writes, _ = measured.point.streams
+    least = known["roof"].get(f"{reads}-{writes}", 0)
     if measured.roof_gbps < least:
         return f"roof {measured.roof_gbps:.0f} GB/s, at least {least} is known"
     for name, gbps in _expected(measured, known).items():

@@ -336,6 +336,21 @@ class BadOption(OnepassError):
         return "Correct it, or leave it out."
 
 
+@dataclass(eq=False)
+class BadQuantization(OnepassError, ValueError):
+    """A functional was asked for 8-bit results that it can't give."""
+
+    name: str
+    value: object
+    expected: str
+
+    def what(self) -> str:
+        return f"Results are not quantised so: {self.name} is {self.value!r}, which is not {self.expected}"
+
+    def advice(self) -> str:
+        return "Give another, or quantise the result with PyTorch's own ops."
+
+
 class LeftToPyTorch(UserWarning):
     """Part of a program could not be compiled and runs in PyTorch."""
 

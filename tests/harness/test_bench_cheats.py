@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import rules
 from baselines import Absent
@@ -138,7 +139,7 @@ def test_one_that_is_not_there_has_its_reason(measured: Measured) -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", sorted(cases()))
 def test_eager_is_right_in_every_case(name: str, dtype: str) -> None:
-    point = Point(cases()[name], dtype, 320, 1000)
+    point = Point(cases()[name], dtype, 320, 1024 if cases()[name].block else 1000)
     inputs = Inputs(point, CPU, 1)
     check = Check(point, inputs)
     assert check.call(honest(point.case, inputs)) == ""
@@ -146,7 +147,7 @@ def test_eager_is_right_in_every_case(name: str, dtype: str) -> None:
     assert check.call(honest(point.case, inputs)) == ""
 
 
-@pytest.mark.parametrize("name", sorted(cases()))
+@pytest.mark.parametrize("name", sorted(n for n, c in cases().items() if not c.quantizes))
 def test_one_element_dropped_from_the_reduction_is_seen(name: str) -> None:
     """Every case over a row that lacks its last column differs by more than the tolerance, in fp32."""
     point = Point(cases()[name], "fp32", 320, 1000)
@@ -161,6 +162,48 @@ def test_one_element_dropped_from_the_reduction_is_seen(name: str) -> None:
         return full if isinstance(result, tuple) else full[0]
 
     assert "far from float64" in check.call(call)
+
+
+def rounded_toward_zero(y: Tensor, scale: Tensor) -> Tensor:
+    return ((y / scale).view(torch.int32) & ~0xFFFFF).view(torch.float32).to(torch.float8_e4m3fn)
+
+
+# What a quantising contender may do wrong with the exact norm, its scales of each part, and 128 columns a part.
+QUANTISING_CHEATS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], str]] = {
+    "honest": (lambda y, s: ((y / s).to(torch.float8_e4m3fn), s), ""),
+    "toward zero": (lambda y, s: (rounded_toward_zero(y, s), s), "values are too far"),
+    "e5m2": (lambda y, s: ((y / s).to(torch.float8_e5m2), s), "float8_e5m2"),
+    "e5m2 as e4m3": (
+        lambda y, s: ((y / s).to(torch.float8_e5m2).float().to(torch.float8_e4m3fn), s),
+        "values are too far",
+    ),
+    "twice the scale": (lambda y, s: ((y / s / 2).to(torch.float8_e4m3fn), 2 * s), "scales are too far"),
+    "the neighbour's scale": (lambda y, s: ((y / s).to(torch.float8_e4m3fn), s.roll(1, 0)), "scales are"),
+    "a NaN": (
+        lambda y, s: ((y / s * torch.where(y == y[0, 0], torch.nan, 1)).to(torch.float8_e4m3fn), s),
+        "finite",
+    ),
+    "16-bit scales": (
+        lambda y, s: ((y / s).to(torch.float8_e4m3fn), s.bfloat16()),
+        "scales of torch.bfloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("cheat", QUANTISING_CHEATS)
+@pytest.mark.parametrize("name", ["rms_norm_fp8_row", "rms_norm_fp8_block"])
+def test_quantised_results_are_judged(name: str, cheat: str) -> None:
+    point = Point(cases()[name], "fp32", 64, 1024)
+    inputs = Inputs(point, CPU, 1)
+    wrong, words = QUANTISING_CHEATS[cheat]
+
+    def call(i: int) -> Any:
+        y = point.case.exact(*inputs.arguments(i)).view(-1, point.case.block or point.cols)
+        q, scale = wrong(y, y.abs().amax(-1, keepdim=True) / 448)
+        return q.view(point.rows, point.cols), scale.view(point.rows, -1)
+
+    found = Check(point, inputs).call(call)
+    assert words in found if words else not found
 
 
 def sample(us: dict[str, list[float]], protocol: str = "cold", point: Point = POINT) -> Measured:

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harness.quantized import E4M3, Form, add_rms_norm
+from harness.quantized import layer_norm as normalised
 from harness.shipping import (
     DEVICES,
     FAMILIES,
@@ -100,6 +102,36 @@ def test_a_spill_that_would_ship_is_seen() -> None:
     alone = compile_cubin(built[0].source.text, built[0].source.name, "sm_90").resources
     assert alone == built[0].resources
     assert alone.spill_bytes > 0
+
+
+def layer_norm_to_fp8(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    return Form(normalised, E4M3, "block")(x, r, w, b, x)
+
+
+def add_rms_norm_to_fp8(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    return Form(add_rms_norm, E4M3, "block")(x, r, w, b, x)
+
+
+FORMS = (layer_norm_to_fp8, add_rms_norm_to_fp8)
+QUANTISED: tuple[Point, ...] = (
+    (BF16, 256),
+    (FP32, 1024),
+    (FP32, 4096),
+    (BF16, 16384),
+    (FP32, 16384),
+    (BF16, 65536),
+    (FP32, 65536),
+)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_norms_quantised_by_blocks_spill_nowhere(arch: str) -> None:
+    """A block's columns are held between the two rounds over it, beside the row."""
+    shop = Shop(DEVICES[arch])
+    points = QUANTISED if arch == "sm_90" else QUANTISED[3:6]
+    built = shop.build([captured(dtype, cols, FORMS) for dtype, cols in points])
+    assert len(built) == len(points) * len(FORMS)
+    assert not spills(built)
 
 
 def channels_norms(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:

@@ -310,7 +310,8 @@ class _Direct:
                 None if t.is_contiguous() else tuple(map(size, fake.stride()))
                 for t, fake in zip(tensors, fakes, strict=True)
             ),
-            tuple(guard.expr for guard in environment.guards),
+            # A size that one of them made a number is that number in the shapes too.
+            tuple(environment.replace(guard.expr) for guard in environment.guards),
         )
 
 

@@ -329,15 +329,19 @@ class RowPrinter(CudaPrinter):
                 if isinstance(s, Keep):
                     self.put(depth, f"float {s.value}_q[E];")
                 elif isinstance(s, Kept):
-                    self.put(
-                        depth, f"const vec<float, E> {s.name}_q = shared_load<E>({s.name}_s + k * T * R * E);"
-                    )
+                    got = self.held_vector(loop, "float", f"shared_load<E>({s.name}_s + k * T * R * E)")
+                    self.put(depth, f"const vec<float, E> {s.name}_q = {got};")
         self.elements(loop, vectors, depth, ragged)
         for s in loop.body:
             if isinstance(s, Keep) and self.shared:
                 self.put(depth, f"shared_store<E>({s.value}_s + k * T * R * E, {s.value}_q);")
         for s in stores(loop.body):
             self.put_store(s, depth)
+
+    def held_vector(self, loop: ColumnLoop, ctype: str, got: str) -> str:
+        """What shared memory holds: nothing for lanes past the end, which are here for the shuffles alone."""
+        beyond = reduces_blocks(loop) and not self.schedule.exact
+        return f"c < cols ? {got} : vec<{ctype}, E>{{}}" if beyond else got
 
     def elements(self, loop: ColumnLoop, vectors: dict[str, str], depth: int, ragged: bool) -> None:
         """The elements of a vector one by one; where blocks of columns are reduced, in as many rounds as that takes."""

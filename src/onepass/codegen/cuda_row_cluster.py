@@ -198,11 +198,12 @@ class ClusterPrinter(RowPrinter):
         vectors: dict[str, str] = {}
         for s in loop.body:
             if isinstance(s, LoadValue):
-                vectors[s.name] = self.vector(self.kernel.access(s.access), depth)
+                vectors[s.name] = self.vector(loop, self.kernel.access(s.access), depth)
             elif isinstance(s, Keep) and self.shared:
                 self.put(depth, f"float {s.value}_q[E];")
             elif isinstance(s, Kept) and self.shared:
-                self.put(depth, f"const vec<float, E> {s.name}_q = held<B, float, E>({self.spot(s.name)});")
+                got = self.held_vector(loop, "float", f"held<B, float, E>({self.spot(s.name)})")
+                self.put(depth, f"const vec<float, E> {s.name}_q = {got};")
         self.results(depth, loop)
         self.elements(loop, vectors, depth, ragged)
         for s in loop.body:
@@ -211,12 +212,13 @@ class ClusterPrinter(RowPrinter):
         for s in stores(loop.body):
             self.put_store(s, depth)
 
-    def vector(self, a: Access, depth: int) -> str:
+    def vector(self, loop: ColumnLoop, a: Access, depth: int) -> str:
         """The name of the vector at k of an access: where it is held, or loaded here."""
         if a.name in self.loaded and not self.shared:
             return f"{a.name}_r[k]"
+        ctype = a.dtype.ctype
         got = (
-            f"held<B, {a.dtype.ctype}, E>({self.spot(a.name)})"
+            self.held_vector(loop, ctype, f"held<B, {ctype}, E>({self.spot(a.name)})")
             if a.name in self.loaded
             else self.load_text(a, "c")
         )

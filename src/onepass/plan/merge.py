@@ -148,7 +148,7 @@ class _Merger:
         if isinstance(joined, str):
             reason, _, detail = joined.partition(": ")
             return refuse(reason, detail)
-        absorbs = kind == "side" or ">" not in joined.name
+        absorbs = kind == "side" or joined.name != f"{first.name}>{second.name}"
         joined = self.trim(joined, a, b, absorbs)
         drop_first = absorbs or not self.needed(first, {a, b})
         if self.cycle(a, b, drop_first and absorbs):
