@@ -8,6 +8,7 @@ from onepass.ir.kernel import Kernel
 from onepass.plan.lower import lower
 from onepass.plan.schedules import (
     cpu,
+    cpu_parts,
     flat,
     row,
     row_cluster,
@@ -48,7 +49,7 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
     if isinstance(held, str):
         return held
     if device.kind == "cpu":
-        return [(held, cpu.schedule(held))]
+        return [(held, cpu_parts.parts(held) if cpu_parts.fits(held) else cpu.schedule(held))]
     if not held.reduces:
         made = flat.schedules(held, device)
         tiles = tiled.schedules(held, device)
