@@ -105,15 +105,16 @@ def run_on_cpu(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
 
 
 @contextmanager
-def compiled_for_cpu(cases: Sequence[Planned], threads: int = 2) -> Iterator[None]:
+def compiled_for_cpu(cases: Sequence[Planned], threads: int = 2, level: str = "-O1") -> Iterator[None]:
     """Inside it, `run` takes the kernels of these graphs, compiled together by so many threads.
+
+    ``level`` decides how long that takes and how fast they are, and nothing else.
 
     One that does not compile raises its CompileError when it is asked for, and the others of its unit run.
     """
     sources = _distinct(k.source for c in cases for k in c.plan.kernels)
-    kernels = dict(
-        zip((s.text for s in sources), _pieces(_cpu_unit_or_errors, sources, threads), strict=True)
-    )
+    unit = partial(_cpu_unit_or_errors, level=level)
+    kernels = dict(zip((s.text for s in sources), _pieces(unit, sources, threads), strict=True))
 
     def kernel(source: Source) -> CpuKernel:
         found = kernels[source.text]
@@ -125,17 +126,17 @@ def compiled_for_cpu(cases: Sequence[Planned], threads: int = 2) -> Iterator[Non
         yield
 
 
-def _cpu_unit_or_errors(sources: Sequence[Source]) -> list[CpuKernel | CompileError]:
+def _cpu_unit_or_errors(sources: Sequence[Source], level: str) -> list[CpuKernel | CompileError]:
     try:
-        return [*_cpu_unit(sources)]
+        return [*_cpu_unit(sources, level)]
     except CompileError as error:
         if len(sources) == 1:
             return [error]
         middle = len(sources) // 2
-        return _cpu_unit_or_errors(sources[:middle]) + _cpu_unit_or_errors(sources[middle:])
+        return _cpu_unit_or_errors(sources[:middle], level) + _cpu_unit_or_errors(sources[middle:], level)
 
 
-def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
+def _cpu_unit(sources: Sequence[Source], level: str = "-O1") -> list[CpuKernel]:
     parts = [cpu_prelude(), cpu_library()]
     names = []
     for i, s in enumerate(sources):
@@ -143,8 +144,8 @@ def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
         body = s.text.removeprefix(cpu_prelude()).removeprefix(cpu_library())
         parts.append(f"#define {s.name} {names[-1]}\nnamespace onepass_{i} {{\n{body}\n}}\n#undef {s.name}\n")
     text = "".join(parts)
-    # -O1 takes half the time of what ships; the flags that decide results are the same.
-    with mock.patch.dict(os.environ, {settings.CXX_FLAGS.name: "-O1"}):
+    # A lower level takes less time than what ships; the flags that decide results are the same.
+    with mock.patch.dict(os.environ, {settings.CXX_FLAGS.name: level}):
         return [load_kernel(text, name, cache=open_cache()) for name in names]
 
 
