@@ -88,8 +88,21 @@ def _roll(graph: GraphModule, node: Node) -> None:
     graph.graph.erase_node(node)
 
 
+def _reserve(graph: GraphModule, node: Node) -> None:
+    """The memory that cuDNN wants back in backward, where it has no elements: a tensor of none."""
+    for user in list(node.users):
+        if user.target is operator.getitem and user.args[1] == 3 and 0 in user.meta["val"].shape:
+            made = user.meta["val"]
+            nothing = _Adds(graph, node)(
+                aten.full.default, list(made.shape), 0, dtype=made.dtype, device=made.device
+            )
+            user.replace_all_uses_with(nothing)
+            graph.graph.erase_node(user)
+
+
 PARTS: dict[Any, Callable[[GraphModule, Node], None]] = {
     aten.nll_loss_forward.default: _likelihood,
     aten.nll_loss2d_forward.default: _likelihood,
     aten.roll.default: _roll,
+    aten._batch_norm_with_update_functional.default: _reserve,
 }
