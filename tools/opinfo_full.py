@@ -29,27 +29,12 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 import torch  # noqa: E402
 
-from opinfo.battery import STATES, Outcome, outcomes, summary  # noqa: E402
+from opinfo.battery import STATES, line, outcomes  # noqa: E402
 from opinfo.entries import dtypes_of, entries, frozen, samples  # noqa: E402
 
 LOG = ROOT / "tests" / "opinfo" / "log"
 # Samples of one compilation: more would hold more of PyTorch's graphs in memory at once.
 BATCH = 400
-SHOWN = 3  # failures that a line quotes
-
-
-def line(entry: str, dtype: str, found: Sequence[Outcome]) -> dict[str, Any]:
-    left = Counter(o.reason for o in found if o.state == "left")
-    wrong = [f"{o.sample.index}: {o.sample.text()}: {o.reason}" for o in found if o.state == "wrong"]
-    return {
-        "entry": entry,
-        "dtype": dtype,
-        "samples": len(found),
-        **summary(found),
-        "worst": float(f"{max((o.share for o in found), default=0.0):.3g}"),
-        "reasons": dict(left.most_common()),
-        "failures": wrong[:SHOWN],
-    }
 
 
 def run_entry(entry: str, others: bool) -> list[dict[str, Any]]:

@@ -35,7 +35,9 @@ from onepass.plan.choose import candidates
 from onepass.runtime.allocate import dispatched
 from onepass.runtime.cache import open_cache
 from onepass.runtime.launch_cpu import CpuKernel, load_kernel
-from onepass.runtime.load import at_once, binary
+from onepass.runtime.launch_cuda import Begin, CudaKernel, may_begin_early
+from onepass.runtime.load import cuda_kernel
+from onepass.runtime.nvrtc import compile_cubin
 
 H200 = KNOWN[0]
 # Kernels of one translation unit: enough that the prelude's 0.1 s is shared, few enough that two cores stay busy.
@@ -105,15 +107,16 @@ def run_on_cpu(cases: Sequence[Planned]) -> list[list[torch.Tensor]]:
 
 
 @contextmanager
-def compiled_for_cpu(cases: Sequence[Planned], threads: int = 2) -> Iterator[None]:
+def compiled_for_cpu(cases: Sequence[Planned], threads: int = 2, level: str = "-O1") -> Iterator[None]:
     """Inside it, `run` takes the kernels of these graphs, compiled together by so many threads.
+
+    ``level`` decides how long that takes and how fast they are, and nothing else.
 
     One that does not compile raises its CompileError when it is asked for, and the others of its unit run.
     """
     sources = _distinct(k.source for c in cases for k in c.plan.kernels)
-    kernels = dict(
-        zip((s.text for s in sources), _pieces(_cpu_unit_or_errors, sources, threads), strict=True)
-    )
+    unit = partial(_cpu_unit_or_errors, level=level)
+    kernels = dict(zip((s.text for s in sources), _pieces(unit, sources, threads), strict=True))
 
     def kernel(source: Source) -> CpuKernel:
         found = kernels[source.text]
@@ -125,17 +128,17 @@ def compiled_for_cpu(cases: Sequence[Planned], threads: int = 2) -> Iterator[Non
         yield
 
 
-def _cpu_unit_or_errors(sources: Sequence[Source]) -> list[CpuKernel | CompileError]:
+def _cpu_unit_or_errors(sources: Sequence[Source], level: str) -> list[CpuKernel | CompileError]:
     try:
-        return [*_cpu_unit(sources)]
+        return [*_cpu_unit(sources, level)]
     except CompileError as error:
         if len(sources) == 1:
             return [error]
         middle = len(sources) // 2
-        return _cpu_unit_or_errors(sources[:middle]) + _cpu_unit_or_errors(sources[middle:])
+        return _cpu_unit_or_errors(sources[:middle], level) + _cpu_unit_or_errors(sources[middle:], level)
 
 
-def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
+def _cpu_unit(sources: Sequence[Source], level: str = "-O1") -> list[CpuKernel]:
     parts = [cpu_prelude(), cpu_library()]
     names = []
     for i, s in enumerate(sources):
@@ -143,8 +146,8 @@ def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
         body = s.text.removeprefix(cpu_prelude()).removeprefix(cpu_library())
         parts.append(f"#define {s.name} {names[-1]}\nnamespace onepass_{i} {{\n{body}\n}}\n#undef {s.name}\n")
     text = "".join(parts)
-    # -O1 takes half the time of what ships; the flags that decide results are the same.
-    with mock.patch.dict(os.environ, {settings.CXX_FLAGS.name: "-O1"}):
+    # A lower level takes less time than what ships; the flags that decide results are the same.
+    with mock.patch.dict(os.environ, {settings.CXX_FLAGS.name: level}):
         return [load_kernel(text, name, cache=open_cache()) for name in names]
 
 
@@ -153,18 +156,53 @@ def _cpu_unit(sources: Sequence[Source]) -> list[CpuKernel]:
 
 @contextmanager
 def compiled_for_cuda(cases: Sequence[Planned]) -> Iterator[None]:
-    """Inside it, `run` finds the kernels of these graphs in the cache: they were compiled side by side.
+    """Inside it, `run` takes the kernels of these graphs, compiled in units side by side, a thread a core.
 
-    One that does not compile raises its CompileError when it is asked for.
+    What is not among them, a kernel for tensors that are not aligned or one of a unit that does not compile, is compiled
+    when it is asked for.
     """
-    kernels = {(k.source.text, k.device.arch): k for c in cases for k in c.plan.kernels}
+    kernels = {k.source.text: k for c in cases for k in c.plan.kernels}
+    arch = next((k.device.arch for k in kernels.values()), "")
+    sources = [k.source for k in kernels.values()]
+    unit = partial(_gpu_unit, arch=arch)
+    found = dict(zip(kernels, _pieces(unit, sources, os.cpu_count() or 2, 8), strict=True))
+    loaded: dict[str, CudaKernel] = {}
 
-    def compile_one(built: Built) -> None:
-        with suppress(CompileError):
-            binary(built.source, built.device.arch)
+    def kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) -> CudaKernel:
+        compiled = found.get(source.text)
+        if compiled is None:
+            return cuda_kernel(source, arch, threads, shared_bytes)
+        if source.text not in loaded:
+            begin: Begin = "early" if may_begin_early(arch) else "after"
+            loaded[source.text] = CudaKernel(
+                compiled.code, compiled.name, threads, len(source.block), shared_bytes, begin
+            )
+        return loaded[source.text]
 
-    at_once([partial(compile_one, built) for built in kernels.values()])
-    yield
+    with mock.patch.object(launch, "cuda_kernel", kernel):
+        yield
+
+
+@dataclass(frozen=True)
+class _InUnit:
+    """A kernel's name in the machine code of its unit."""
+
+    name: str
+    code: bytes
+
+
+def _gpu_unit(sources: Sequence[Source], arch: str) -> list[_InUnit | None]:
+    """None where a unit does not compile: `run` then finds out which of its kernels it is."""
+    parts, names = [cuda_prelude()], []
+    for i, s in enumerate(sources):
+        names.append(f"onepass_{i}_{s.name}")
+        body = s.text.removeprefix(cuda_prelude())
+        parts.append(f"#define {s.name} {names[-1]}\nnamespace onepass_{i} {{\n{body}\n}}\n#undef {s.name}\n")
+    try:
+        code = compile_cubin("".join(parts), "unit", arch).code
+    except CompileError:
+        return [None] * len(sources)
+    return [_InUnit(name, code) for name in names]
 
 
 # CUDA, emulated
@@ -254,9 +292,12 @@ def _distinct(sources: Any) -> list[Source]:
 
 
 def _pieces(
-    compile_unit: Callable[[Sequence[Source]], list[Any]], sources: Sequence[Source], threads: int = 2
+    compile_unit: Callable[[Sequence[Source]], list[Any]],
+    sources: Sequence[Source],
+    threads: int = 2,
+    size: int = UNIT,
 ) -> list[Any]:
-    units = [sources[i : i + UNIT] for i in range(0, len(sources), UNIT)]
+    units = [sources[i : i + size] for i in range(0, len(sources), size)]
     with ThreadPoolExecutor(threads) as pool:
         return [k for unit in pool.map(compile_unit, units) for k in unit]
 

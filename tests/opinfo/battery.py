@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from harness.together import Planned, compiled_for_cpu, compiled_for_cuda, planned, poisoned
 from onepass.errors import CompileError
+from onepass.ops.table import WRITES_BACK
 from opinfo.entries import Sample, copied
 from opinfo.judge import DECOMPOSITIONS, Called, called, judge, leaves
 
 # What may become of a sample. `kernels`: all that memory bounds ran in generated kernels. `nothing`: views, and results
 # without elements. `raises`: eager and the back end both refuse it.
 STATES = ("kernels", "left", "nothing", "raises", "wrong")
+SHOWN = 3  # failures that a line of a log quotes
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def outcomes(batch: Iterable[Sample], threads: int = 2, device: str = "cpu") -> 
         warnings.simplefilter("ignore")  # deprecated calls among the samples
         met = [plan(sample, device) for sample in batch]
         cases = [m.case for m in met if isinstance(m, Pending)]
-        with compiled_for_cpu(cases, threads) if device == "cpu" else compiled_for_cuda(cases):
+        with compiled_for_cpu(cases, threads, "-O0") if device == "cpu" else compiled_for_cuda(cases):
             return [m if isinstance(m, Outcome) else finish(m) for m in met]
 
 
@@ -143,8 +146,18 @@ def on_host(sample: Sample, case: Planned) -> Planned:
 
 
 def _left(case: Planned) -> tuple[str, ...]:
-    """The memory-bound work that stayed with ATen, with reasons."""
-    calls = [c for c in case.plan.calls if c.bound == "memory" and not c.target.startswith(DECOMPOSITIONS)]
+    """The memory-bound work that stayed with ATen, with reasons.
+
+    The copy of a kernel's result into the input that an op writes to is no op of the sample: it computes nothing.
+    """
+    made = {t for k in case.plan.kernels for t in k.cluster.writes}
+    calls = [
+        c
+        for c in case.plan.calls
+        if c.bound == "memory"
+        and not c.target.startswith(DECOMPOSITIONS)
+        and not (c.target in WRITES_BACK and made & set(c.reads))
+    ]
     return tuple(dict.fromkeys(f"{c.target}: {c.reason}" for c in calls if "no elements" not in c.reason))
 
 
@@ -157,3 +170,18 @@ def _first_line(error: BaseException) -> str:
 
 def summary(found: Sequence[Outcome]) -> dict[str, int]:
     return {state: sum(o.state == state for o in found) for state in STATES}
+
+
+def line(entry: str, dtype: str, found: Sequence[Outcome]) -> dict[str, Any]:
+    """What a log says of an entry's samples of one dtype."""
+    left = Counter(o.reason for o in found if o.state == "left")
+    wrong = [f"{o.sample.index}: {o.sample.text()}: {o.reason}" for o in found if o.state == "wrong"]
+    return {
+        "entry": entry,
+        "dtype": dtype,
+        "samples": len(found),
+        **summary(found),
+        "worst": float(f"{max((o.share for o in found), default=0.0):.3g}"),
+        "reasons": dict(left.most_common()),
+        "failures": wrong[:SHOWN],
+    }

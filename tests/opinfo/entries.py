@@ -31,6 +31,7 @@ NORMS = frozenset(
         "nn.functional.group_norm",
         "nn.functional.instance_norm",
         "nn.functional.batch_norm",
+        "nn.functional.local_response_norm",
         "nn.functional.normalize",
         "linalg.norm",
         "linalg.matrix_norm",

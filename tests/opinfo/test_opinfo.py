@@ -139,7 +139,7 @@ def test_another_identity_is_wrong(name: str, reduction: str, identity: str) -> 
 def idle_kernels() -> Any:
     """Kernels that do nothing."""
     idle = SimpleNamespace(at_work=lambda work: lambda *given: None)
-    return mock.patch.object(together, "_cpu_unit", lambda sources: [idle] * len(sources))
+    return mock.patch.object(together, "_cpu_unit", lambda sources, level: [idle] * len(sources))
 
 
 @pytest.mark.parametrize("name", ["amax", "tanh", "eq", "nn.functional.layer_norm"])

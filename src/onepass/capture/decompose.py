@@ -117,9 +117,24 @@ SMALLEST_OR_LARGEST: dict[Any, Any] = {
     aten.max.default: aten.amax.default,
     aten.min.default: aten.amin.default,
 }
+
+
+def _reserve(graph: GraphModule, node: Node) -> None:
+    """The memory that cuDNN wants back in backward, where it has no elements: a tensor of none."""
+    for user in list(node.users):
+        if user.target is operator.getitem and user.args[1] == 3 and 0 in user.meta["val"].shape:
+            made = user.meta["val"]
+            nothing = _Adds(graph, node)(
+                aten.full.default, list(made.shape), 0, dtype=made.dtype, device=made.device
+            )
+            user.replace_all_uses_with(nothing)
+            graph.graph.erase_node(user)
+
+
 PARTS: dict[Any, Callable[[GraphModule, Node], None]] = {
     aten.nll_loss_forward.default: _likelihood,
     aten.nll_loss2d_forward.default: _likelihood,
     **dict.fromkeys(SMALLEST_OR_LARGEST, _largest),
     aten.roll.default: _roll,
+    aten._batch_norm_with_update_functional.default: _reserve,
 }

@@ -15,7 +15,7 @@ from onepass.codegen.emit import emit
 from onepass.ir.kernel import Access, ReduceRow
 from onepass.ir.symbol import Size, product
 from onepass.plan.choose import Schedule, kernel_name
-from onepass.plan.schedules import cpu, row, row_strided, tiled
+from onepass.plan.schedules import cpu, cpu_parts, row, row_strided, tiled
 from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
@@ -59,6 +59,7 @@ def _cpu(built: Built) -> Call:
     kernel, block = built.kernel, built.source.block
     sized = [f for f in block if f.kind != "extra"]
     inner, chunk = kernel.axis == "inner", cpu.chunk(kernel)
+    parts = isinstance(built.schedule, cpu_parts.PartsSchedule)
     return cpu_kernel(built.source).at_work(
         Work(
             values=len(sized),
@@ -69,6 +70,10 @@ def _cpu(built: Built) -> Call:
             kept_bytes=4 * len(kernel.kept),
             element_bytes=built.traffic.bytes / max(1, built.elements),
             gathers=any(f.name == "error" for f in block),
+            part=cpu_parts.PART if parts else 0,
+            part_bytes=cpu_parts.SUM_BYTES * cpu_parts.sums(kernel),
+            loops=len(kernel.loops),
+            phases=cpu_parts.phases(kernel),
         )
     )
 

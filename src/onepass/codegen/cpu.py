@@ -38,11 +38,12 @@ SCALAR = {"float": "float", "double": "double", "int": "i64", "bool": "i64"}
 
 class CpuPrinter(Printer):
     args = "a->"
+    more: tuple[tuple[str, str], ...] = ()  # fields after the error's
 
     def __init__(self, kernel: Kernel, name: str, schedule: CpuSchedule) -> None:
         gathers = any(a.index for a in kernel.accesses)
-        extra = (("chunks", "i64"), ("chunk", "i64"), *((("error", "i64*"),) if gathers else ()))
-        super().__init__(kernel, name, extra)
+        error = (("error", "i64*"),) if gathers or self.more else ()
+        super().__init__(kernel, name, (("chunks", "i64"), ("chunk", "i64"), *error, *self.more))
         self.schedule = schedule
         self.unrolled: dict[str, int] = {}  # accumulators of a reduction, by its name
         self.streamed = _streamed(kernel)
@@ -145,11 +146,17 @@ class CpuPrinter(Printer):
         elif isinstance(stage, ColumnLoop):
             self.column_loop(stage)
         else:
-            total = f"{stage.name}_a0"
-            for u in range(1, self.unrolled[stage.name]):
-                total = REDUCE[stage.op].combine.format(total, f"{stage.name}_a{u}")
-            vector = VECTOR[stage.kind]
-            self.put(1, f"const {vector} {stage.name} = {vector}(h{stage.op}({total}));")
+            self.reduce_row(stage)
+
+    def reduce_row(self, stage: ReduceRow) -> None:
+        vector, total = VECTOR[stage.kind], self.unrolled_total(stage.name, stage.op)
+        self.put(1, f"const {vector} {stage.name} = {vector}(h{stage.op}({total}));")
+
+    def unrolled_total(self, name: str, op: str) -> str:
+        total = f"{name}_a0"
+        for u in range(1, self.unrolled[name]):
+            total = REDUCE[op].combine.format(total, f"{name}_a{u}")
+        return total
 
     def row_statement(self, s: Statement) -> None:
         if isinstance(s, StoreValue):

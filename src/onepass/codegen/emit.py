@@ -7,6 +7,7 @@ from typing import Any
 
 from onepass.codegen.arguments import Field
 from onepass.codegen.cpu import CpuPrinter
+from onepass.codegen.cpu_parts import PartsPrinter
 from onepass.codegen.cuda_flat import FlatPrinter
 from onepass.codegen.cuda_row import RowPrinter
 from onepass.codegen.cuda_row_cluster import ClusterPrinter
@@ -18,6 +19,7 @@ from onepass.codegen.cuda_tiled import TiledPrinter
 from onepass.ir.kernel import Kernel
 from onepass.plan.choose import Schedule
 from onepass.plan.schedules.cpu import CpuSchedule
+from onepass.plan.schedules.cpu_parts import PartsSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
@@ -29,6 +31,7 @@ from onepass.plan.schedules.tiled import TiledSchedule
 
 PRINTERS: dict[type[Schedule], Any] = {
     CpuSchedule: CpuPrinter,
+    PartsSchedule: PartsPrinter,
     FlatSchedule: FlatPrinter,
     RowSchedule: RowPrinter,
     ClusterSchedule: ClusterPrinter,

@@ -8,6 +8,7 @@ from onepass.ir.kernel import Kernel
 from onepass.plan.lower import lower
 from onepass.plan.schedules import (
     cpu,
+    cpu_parts,
     flat,
     row,
     row_cluster,
@@ -50,7 +51,7 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
     if device.kind == "cpu":
         if held.block % cpu.LANES:
             return f"too_large: blocks of {held.block} columns are no whole vectors of {cpu.LANES}"
-        return [(held, cpu.schedule(held))]
+        return [(held, cpu_parts.parts(held) if cpu_parts.fits(held) else cpu.schedule(held))]
     if not held.reduces:
         made = flat.schedules(held, device)
         tiles = tiled.schedules(held, device)

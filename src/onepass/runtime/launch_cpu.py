@@ -98,7 +98,7 @@ class CpuKernel:
         numbers = (ctypes.addressof(COUNTERS.launches), *astuple(work))
         return cast(
             "Callable[..., None]",
-            built_in(self.driver, "onepass_work", self.job + struct.pack("7qdq", *numbers)),
+            built_in(self.driver, "onepass_work", self.job + struct.pack("7qd5q", *numbers)),
         )
 
 
@@ -114,6 +114,10 @@ class Work:
     kept_bytes: int  # of scratch for an element
     element_bytes: float  # read and written
     gathers: bool
+    part: int = 0  # columns that are reduced apart; 0: rows are whole
+    part_bytes: int = 0  # of memory for what a part leaves
+    loops: int = 0  # over the columns, which a row's parts may run one after the other
+    phases: int = 0  # those, and one more where values are stored once a row
 
 
 @functools.cache

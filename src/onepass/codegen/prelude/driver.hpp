@@ -124,7 +124,28 @@ struct Work {
   i64 kept_bytes;         // of scratch for each of their elements
   double element_bytes;   // read and written
   i64 gathers;            // the kernel reports an index out of range
+  i64 part;               // columns that are reduced apart; 0: rows are whole
+  i64 part_bytes;         // of memory for what a part leaves
+  i64 loops;              // over the columns
+  i64 phases;             // those, and one more where values are stored once a row
 };
+
+// Rows fewer than threads, each in parts: every loop over the columns is run over all parts of all rows, in memory that
+// they share. The order in which parts are combined is that of the columns. False if there is no memory.
+static bool run_parts(const Work* w, i64* block, i64 rows, i64 parts, i64 row_bytes) {
+  char* memory = (char*)malloc(rows * row_bytes + 64);
+  if (!memory) return false;
+  i64 *phase = block + w->values + 4, *shared = phase + 1;
+  *shared = (i64)(memory + (-(unsigned long)memory & 63));
+  bool fine = true;
+  for (*phase = 0; *phase < w->phases && fine; ++*phase) {
+    bool once = *phase == w->loops;  // a row
+    i64 bytes = once ? 1 : (i64)(w->element_bytes * w->part / w->loops) + 1;
+    fine = run_items(&w->job, block, once ? rows : rows * parts, bytes, 0);
+  }
+  free(memory);
+  return fine;
+}
 
 // (rows, extent, *values: int) -> None; self is the bytes of a Work.
 static PyObject* work(PyObject* self, PyObject* const* a, long count) {
@@ -134,7 +155,7 @@ static PyObject* work(PyObject* self, PyObject* const* a, long count) {
     return nullptr;
   }
   i64 rows = PyLong_AsLongLong(a[0]), extent = PyLong_AsLongLong(a[1]), n = w->values, error = 0;
-  i64* block = (i64*)__builtin_alloca((n + 3) * sizeof(i64));
+  i64* block = (i64*)__builtin_alloca((n + 7) * sizeof(i64));
   for (i64 i = 0; i < n; i++) block[i] = PyLong_AsLongLong(a[2 + i]);
   if (PyErr_Occurred()) return nullptr;
 
@@ -147,8 +168,15 @@ static PyObject* work(PyObject* self, PyObject* const* a, long count) {
   block[n + 2] = (i64)&error;
   ++*w->launched;
   i64 elements = (w->whole_rows ? cols : 1) * (w->chunk ? w->chunk : 1);
-  i64 scratch_bytes = w->kept_bytes * ((cols * w->lanes + 63) & ~63ll);
-  if (!run_items(&w->job, block, items, (i64)(w->element_bytes * elements) + 1, scratch_bytes)) return PyErr_NoMemory();
+  i64 parts = !w->part ? 0 : cols ? (cols + w->part - 1) / w->part : 1;
+  i64 scratch_bytes = (w->kept_bytes * ((cols * w->lanes + 63) & ~63ll) + parts * w->part_bytes + 63) & ~63ll;
+  block[n + 3] = parts;
+  block[n + 4] = -1;
+  block[n + 6] = scratch_bytes;
+  bool fine = parts > 1 && w->job.parallel && rows < w->job.thread_count()
+                  ? run_parts(w, block, rows, parts, scratch_bytes)
+                  : run_items(&w->job, block, items, (i64)(w->element_bytes * elements) + 1, scratch_bytes);
+  if (!fine) return PyErr_NoMemory();
   if (error) {
     PyErr_SetString(PyExc_IndexError, "index out of range in self");
     return nullptr;
