@@ -114,7 +114,9 @@ def share_of_bound(case: Case, found: list[Tensor], given: list[Tensor]) -> floa
     expected = case.function(x, r, w, b)
     if case.family == "tiled":  # whose rows are the columns
         w, b = w[:, None], b[:, None]
-    serial = {"row-stream": 64 + case.cols / 8192, "row-strided": case.rows / 2, "row-grid": 176}.get(case.family, 64)
+    serial = {"row-stream": 64 + case.cols / 8192, "row-strided": case.rows / 2, "row-grid": 176}.get(
+        case.family, 64
+    )
     short = SHORT if case.dtype != FP32 else 0.0
     worst = 0.0
     for y, want in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
