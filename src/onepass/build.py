@@ -19,6 +19,7 @@ from onepass.plan.cost import Hints, Traffic, number, traffic
 from onepass.plan.decision import Decision
 from onepass.plan.merge import merge
 from onepass.plan.predict import Rates, predicted_us
+from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.spaces import lay_out
 from onepass.runtime.calibration import rates_of
 from onepass.runtime.load import at_once, binary, cpu_kernel
@@ -99,6 +100,13 @@ def fit(cluster: Cluster) -> str:
 def candidates_of(cluster: Cluster) -> list[Candidate] | str:
     layout = lay_out(cluster)
     return layout if isinstance(layout, str) else candidates(cluster, layout, of(cluster.device))
+
+
+def walked(built: Built) -> tuple[Kernel, Schedule]:
+    """A kernel of the same cluster whose blocks wait for none, for one that `row_grid` has: its rows are read again."""
+    found = candidates_of(built.cluster)
+    assert not isinstance(found, str)
+    return next((k, s) for k, s in found if isinstance(s, StreamSchedule))
 
 
 def one(cluster: Cluster, hints: Hints, rates: Rates, compiled: bool) -> Built:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from torch import Tensor
 from harness.shipping import (
     DEVICES,
     FAMILIES,
+    FEW,
+    H200,
     Emulation,
     add_rms_norm,
     bias_gelu,
@@ -52,6 +54,8 @@ class Case:
         return f"{self.family}-{self.function.__name__}-{dtype}-{self.rows}x{self.cols}+{self.past}"
 
 
+# 300000 columns are more than thread-block clusters get, and two rows are under way at a time where there are 8
+# multiprocessors, so that the first case's teams take several rows.
 # 14340 columns are the fewest that lie in shared memory with some lanes idle, 32769 the fewest that four blocks share;
 # Turing's multiprocessors hold no row of 50001.
 CASES = (
@@ -78,6 +82,9 @@ CASES = (
     Case("row-smem", layer_norm, BF16, 2, 40000, arch="sm_80"),
     Case("tiled", transposed_gelu, FP32, 100, 77, past=1),
     Case("tiled", transposed_gelu, BF16, 72, 80),
+    Case("row-grid", layer_norm, FP32, 5, 300004, arch="few"),
+    Case("row-grid", gelu_tanh_add_layer_norm, FP32, 2, 300000, arch="few"),
+    Case("row-grid", softmax, BF16, 3, 524296, past=1, arch="few"),
 )
 
 
@@ -99,7 +106,7 @@ def share_of_bound(case: Case, found: list[Tensor], given: list[Tensor]) -> floa
     """The largest error as a share of what it may be; NaN counts as infinite.
 
     A result is rounded to its dtype. Before that, values up to 12 are off by a few roundings, and by one for each number
-    that a lane adds after another: at most 64 in registers, the parts of a streamed row, all where the reduced
+    that a lane adds after another: at most 64 in registers, 176 where shared memory holds a row too, the parts of a streamed row, all where the reduced
     dimension is in the middle. In a softmax a difference d becomes a relative error of |d| roundings. 16-bit results
     may use the short functions.
     """
@@ -107,7 +114,9 @@ def share_of_bound(case: Case, found: list[Tensor], given: list[Tensor]) -> floa
     expected = case.function(x, r, w, b)
     if case.family == "tiled":  # whose rows are the columns
         w, b = w[:, None], b[:, None]
-    serial = {"row-stream": 64 + case.cols / 8192, "row-strided": case.rows / 2}.get(case.family, 64)
+    serial = {"row-stream": 64 + case.cols / 8192, "row-strided": case.rows / 2, "row-grid": 176}.get(
+        case.family, 64
+    )
     short = SHORT if case.dtype != FP32 else 0.0
     worst = 0.0
     for y, want in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
@@ -124,7 +133,8 @@ def share_of_bound(case: Case, found: list[Tensor], given: list[Tensor]) -> floa
 
 
 def emulation(case: Case, change: Callable[[str], str] = str) -> Emulation:
-    return Emulation(captured(case.dtype, case.cols, (case.function,), case.rows), DEVICES[case.arch], change)
+    device = replace(H200, units=FEW) if case.arch == "few" else DEVICES[case.arch]
+    return Emulation(captured(case.dtype, case.cols, (case.function,), case.rows), device, change)
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +188,14 @@ AFTER_THE_LAST_BARRIER = (
     r"return warp_reduce<Op, P>\(v\);",
     "if (lane < C) ptx_cluster_store4(s, lane, v); return warp_reduce<Op, P>(v);",
 )
+WAIT = "wait for words"
+WITHOUT_WAIT = (WAIT, r"while \(word >> 32 != number\) word = ptx_grid_get\(w \+ i\);", "")
+WAIT_FOR_ANY = ("number of a word", r"word >> 32 != number\)", "word >> 32 == 0)")
+NUMBERS_AGAIN = ("numbers of a later row", r"\+\+number;", "number = number % 2 + 1;")
+INTO_THE_SAME_WORDS = ("other words", r"words \+ number % 2 \* P;", "words;")
+A_WARP_S_VALUE = ("all threads", r"v = block\.template reduce<Op>\(v\);", "v = warp_reduce<Op, 32>(v);")
+BEFORE_THE_RESULT = ("barrier before the result", r"__syncthreads\(\);\n    return result", "return result")
+ONE_PART = ("a part", r"for \(int i = threadIdx\.x; i < P;", "for (int i = threadIdx.x; i < P - 1;")
 BROKEN: tuple[tuple[Case, tuple[str, str, str], tuple[str, ...]], ...] = (
     (CASES[1], ("total", r"if \(first \+ k \* \d+ < total\)", ""), ("out-of-bounds",)),
     (CASES[3], WITHOUT_TAIL, ("out-of-bounds", "unwritten-shared")),
@@ -211,6 +229,15 @@ BROKEN: tuple[tuple[Case, tuple[str, str, str], tuple[str, ...]], ...] = (
     (CASES[18], WITHOUT_CLUSTER_BARRIER, ("shared-race", "unwritten-shared")),
     (CASES[19], ("one block's share", r"ptx_cluster_rank\(\) \* B \+ threadIdx", "threadIdx"), ()),
     (CASES[20], ("wait for copies", r"ptx_copies_done\(\);(?=\n  #)", ""), ("unwritten-shared",)),
+    (CASES[23], WITHOUT_BARRIER, ("shared-race", "unwritten-shared")),
+    (CASES[23], BEFORE_THE_RESULT, ("shared-race", "unwritten-shared")),
+    (CASES[23], WITHOUT_WAIT, ()),
+    (CASES[23], WAIT_FOR_ANY, ()),
+    (CASES[23], NUMBERS_AGAIN, ()),
+    (CASES[23], INTO_THE_SAME_WORDS, ("endless-wait",)),
+    (CASES[23], A_WARP_S_VALUE, ()),
+    (CASES[23], ONE_PART, ()),
+    (CASES[23], ("copies past a row", r"if \(\(k \* T \+ lane\) \* E < cols\) ", ""), ("out-of-bounds",)),
 )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 
 from onepass.capture.backend import Backend
+from onepass.plan.schedules import row_grid
 
 SCHEDULES = {
     "flat",
@@ -16,6 +18,7 @@ SCHEDULES = {
     "row-block",
     "row-smem",
     "row-cluster",
+    "row-grid",
     "row-stream",
     "row-strided",
     "tiled",
@@ -50,8 +53,12 @@ def main() -> None:
             gelu_add_layer_norm, torch.randn(38, 1001, **made)[1:], torch.randn(1001, **made)
         )  # not aligned
         launch(lambda x: torch.softmax(x, -1), torch.randn(3, 131072, **made))  # a cluster's
-        launch(lambda x: torch.softmax(x, -1), torch.randn(3, 1 << 21, **made))  # too long to hold
-        launch(lambda x: torch.softmax(x, -1), torch.randn(300, 1 << 21, **made))  # a block a row
+        for rows in (3, 100):  # a row a team of blocks, and several
+            launch(lambda x: torch.softmax(x, -1), torch.randn(rows, 1 << 21, **made))
+        launch(lambda x: F.group_norm(x, 2), torch.randn(40, 16, 256, 256, **made))  # columns in blocks
+        with mock.patch.object(row_grid, "schedules", return_value="nowhere"):  # as rows that no device holds
+            launch(lambda x: torch.softmax(x, -1), torch.randn(3, 1 << 21, **made))
+            launch(lambda x: torch.softmax(x, -1), torch.randn(300, 1 << 21, **made))  # a block a row
         for shape in ((3, 50, 77), (3, 64, 128), (2, 600, 40)):
             launch(lambda x: torch.softmax(x, 1), torch.randn(shape, **made))
         launch(lambda x: (x.sum(0), x.amax(0)), torch.randn(1 << 16, 24, **made))  # rows divided among blocks

@@ -42,6 +42,8 @@ DEVICES: dict[str, Device] = {
     "sm_100": replace(H200, name="sm_100", arch="sm_100"),
     "sm_120": replace(A100, name="sm_120", arch="sm_120", threads=1536, shared_bytes=102400, blocks=24),
 }
+# So few multiprocessors that no grid holds the longest rows of a test, and that a test runs as many blocks side by side.
+FEW = 8
 FAMILIES = {
     "flat",
     "tiled",
@@ -49,6 +51,7 @@ FAMILIES = {
     "row-block",
     "row-smem",
     "row-cluster",
+    "row-grid",
     "row-stream",
     "row-strided",
 }

@@ -22,6 +22,7 @@ from harness.quantized import layer_norm as normalised
 from harness.shipping import (
     DEVICES,
     FAMILIES,
+    FEW,
     Shop,
     bias_gelu,
     captured,
@@ -50,16 +51,17 @@ CORNERS: tuple[Point, ...] = (
     (FP32, 65536),
     (FP32, 1 << 20),
 )
+HELD = FAMILIES - {"row-stream"}  # what the whole device holds
 SWEEPS: dict[str, tuple[str, tuple[Point, ...], set[str]]] = {
-    "sm_90 fp32": ("sm_90", tuple((FP32, n) for n in COLS), FAMILIES),
-    "sm_90 bf16": ("sm_90", tuple((BF16, n) for n in COLS), FAMILIES - {"row-smem"}),
+    "sm_90 fp32": ("sm_90", tuple((FP32, n) for n in COLS), HELD),
+    "sm_90 bf16": ("sm_90", tuple((BF16, n) for n in COLS), HELD - {"row-smem"}),
     "sm_90 fp16": (
         "sm_90",
         tuple((FP16, n) for n in (63, 1000, 8192)),
-        FAMILIES - {"row-smem", "row-cluster", "row-stream"},
+        HELD - {"row-smem", "row-cluster", "row-grid"},
     ),
-    "sm_80": ("sm_80", CORNERS, FAMILIES - {"row-cluster"}),
-    "sm_100": ("sm_100", CORNERS, FAMILIES),
+    "sm_80": ("sm_80", CORNERS, HELD - {"row-cluster"}),
+    "sm_100": ("sm_100", CORNERS, HELD),
 }
 # Where a kernel for unaligned tensors is compiled too: the most in a thread's registers, and the fewest.
 UNALIGNED = {(FP32, 256), (FP32, 16384), (BF16, 4096), (BF16, 16384), (BF16, 65536)}
@@ -79,6 +81,37 @@ def test_nothing_that_ships_spills(sweep: str) -> None:
         assert texts
         shop.compile(texts.values())
         assert not {s.name: shop.known[t] for t, s in texts.items() if shop.known[t].spill_bytes}
+
+
+def group_norm(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.group_norm(x.reshape(-1, 64, 64, x.shape[1] // 512), 8, w[:64], b[:64])
+
+
+def batch_norm(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    images = x.reshape(x.shape[0] // 4, 4, 64, x.shape[1] // 64)
+    return torch.ops.aten._native_batch_norm_legit.no_stats(images, w[:4], b[:4], True, 0.1, 1e-5)[0]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_columns_in_blocks_spill_nowhere(arch: str) -> None:
+    """A weight a channel; images with others between them. Rows of 256, 25088, 524288 and 2097152 columns."""
+    shop = Shop(DEVICES[arch])
+    points = [captured(d, n, (group_norm,), 64) for d in (FP32, BF16) for n in (2048, 25088, 524288, 2097152)]
+    points += [
+        captured(d, n, (batch_norm,), rows) for d in (FP32, BF16) for n, rows in ((1024, 8), (65536, 128))
+    ]
+    built = shop.build(points)
+    assert not spills(built)
+    assert {k.schedule.family for k in built} >= {"row-block", "row-grid"}
+    assert all(k.kernel.blocks for k in built)
+    assert not {"row-walk", "row-stream"} & {k.schedule.family for k in built}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_rows_that_no_device_holds_spill_nowhere(arch: str) -> None:
+    built = Shop(replace(DEVICES[arch], units=FEW)).build([captured(d, 1 << 21) for d in (FP32, BF16)])
+    assert not spills(built)
+    assert {k.schedule.family for k in built} == {"flat", "tiled", "row-strided", "row-stream"}
 
 
 def test_a_spill_that_would_ship_is_seen() -> None:
@@ -170,7 +203,8 @@ EACH: dict[str, tuple[Sequence[Any], int]] = {
     "row-block": ((gelu_tanh_add_layer_norm,), 1000),
     "row-smem": ((softmax,), 16384),
     "row-cluster": ((layer_norm,), 32768),
-    "row-stream": ((layer_norm,), 1 << 20),
+    "row-grid": ((layer_norm,), 1 << 20),
+    "row-stream": ((layer_norm,), 1 << 21),
     "row-strided": ((middle_softmax,), 64),
     "tiled": ((transposed_gelu,), 1000),
 }
@@ -182,13 +216,15 @@ def test_every_schedule_on_the_other_architectures(arch: str) -> None:
     device = DEVICES[arch]
     shop = Shop(device)
     built = shop.build([captured(d, n, ops) for ops, n in EACH.values() for d in (FP32, BF16)])
+    few = Shop(replace(device, units=FEW))
+    built += few.build([captured(d, EACH["row-stream"][1], EACH["row-stream"][0]) for d in (FP32, BF16)])
     assert not spills(built)
     # These have too little shared memory to hold two blocks' rows: what an H200 would run must compile all the same.
-    clusters = {"row-cluster"} if int(arch.removeprefix("sm_")) >= 90 else set()
-    assert {k.schedule.family for k in built} - {"row-smem"} == FAMILIES - {
-        "row-smem",
-        "row-cluster",
-    } | clusters
+    number = int(arch.removeprefix("sm_"))
+    absent = (
+        {"row-smem"} | ({"row-cluster"} if number < 90 else set()) | ({"row-grid"} if number < 80 else set())
+    )
+    assert {k.schedule.family for k in built} - {"row-smem"} == FAMILIES - absent
     ops, cols = EACH["row-smem"]
     shared = Shop(replace(device, shared_bytes=DEVICES["sm_90"].shared_bytes))
     (kernel,) = shared.build([captured(FP32, cols, ops)])
@@ -204,6 +240,7 @@ BEFORE_NO_WAIT = ("LD", "ST", "ATOM", "RED", "UBLK", "UTMA", "CCTL", "BRA", "BRX
 def test_no_kernel_touches_memory_before_the_grid_before_it_is_done(arch: str) -> None:
     """Of each family, in machine code: the compiler may move what reads memory that a kernel does not write."""
     built = Shop(DEVICES[arch]).build([captured(*p) for p in (CORNERS[2], *CORNERS[4:])])
+    built += Shop(replace(DEVICES[arch], units=FEW)).build([captured(FP32, 1 << 21, (layer_norm,))])
     of_family = {k.schedule.family: k.source.text for k in built}
     assert set(of_family) >= FAMILIES - {"row-warp"}
     for family, text in of_family.items():

@@ -167,6 +167,14 @@ KERNELS: dict[str, tuple[Callable[[Kernel], Kernel], str]] = {
     "two accesses of one name": (access("x1", name="x0"), "has two accesses of one name"),
     "too many strides": (access("x0", outer=(4, 1)), "has 2 row strides for 1 row dimensions"),
     "a step that is not what it is called": (access("x0", step=2), "is called unit and moves by 2"),
+    "strides for columns in no blocks": (
+        access("x0", blocks=(4,)),
+        "has 1 strides for 0 dimensions of the columns",
+    ),
+    "blocks that are not all columns": (
+        lambda k: replace(k, blocks=(3,), run=2),
+        "has 4 columns in blocks of 2",
+    ),
     "a table without an index": (access("x2", index=None), "an index without a table"),
     "an empty window": (access("x0", window=(3, 3)), "has the window (3, 3)"),
     "a window that stands still": (access("x1", window=(0, 2)), "stands still"),

@@ -24,6 +24,7 @@ from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_grid import GridSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
 from onepass.plan.schedules.tiled import TiledSchedule
@@ -99,6 +100,8 @@ SCHEDULES = [
     FlatSchedule(256, 2, 4),
     *(RowSchedule(32, 4, 2, 4, 256, (4,), True, shared_bytes=shared) for shared in (0, 4096)),
     *(ClusterSchedule(4, 512, 8, 4, 65536, (4,), held, shared, 2) for held, shared in ((8, 0), (6, 16384))),
+    GridSchedule(13, 20, 512, 8, 4, 212992, (4,), 8, 0, 2),
+    GridSchedule(13, 20, 512, 20, 4, 524288, (4,), 8, 98304, 2),
     StreamSchedule(512, 4),
     *(StridedSchedule(8, 32, 1, 4, 4, held, parts=parts) for held in (False, True) for parts in (1, 4)),
     TiledSchedule(0, 64, 32, 4, 8),

@@ -20,6 +20,7 @@ from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_grid import GridSchedule
 from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
 from onepass.plan.schedules.row_strided import StridedSchedule
@@ -131,7 +132,7 @@ def _cuda(built: Built) -> Call:
     fields = [f for f in built.source.block if f.kind != "extra"]
     index = torch.device(built.cluster.device).index or 0
     schedule = built.schedule
-    if isinstance(schedule, RowSchedule | ClusterSchedule):
+    if isinstance(schedule, RowSchedule | ClusterSchedule | GridSchedule):
         return _row(built, schedule, fields, index)
     if isinstance(schedule, FlatSchedule):
         return _flat(built, schedule, fields, index)
@@ -341,7 +342,9 @@ def _flat(built: Built, schedule: FlatSchedule, fields: list[Field], index: int)
     return level if schedule.level else launch
 
 
-def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Field], index: int) -> Call:
+def _row(
+    built: Built, schedule: RowSchedule | ClusterSchedule | GridSchedule, fields: list[Field], index: int
+) -> Call:
     """The kernel for the widths that strides and row length allow, and others when a tensor starts elsewhere."""
     kernel, arch = built.kernel, built.device.arch
     shared_by = schedule.blocks if isinstance(schedule, ClusterSchedule) else 1
@@ -379,6 +382,11 @@ def _row(built: Built, schedule: RowSchedule | ClusterSchedule, fields: list[Fie
             if off not in narrow:
                 narrow[off] = narrower(values)
             kernel_for = narrow[off]
+        if isinstance(schedule, GridSchedule):
+            blocks = schedule.grid(rows)
+            words = scratch(4 * blocks, built.cluster.device).zero_()  # two of 8 bytes a block
+            kernel_for(blocks, index, (*values, 0, words.data_ptr()))
+            return
         kernel_for(-(-rows // groups) * shared_by, index, (*values, 0))
 
     return launch

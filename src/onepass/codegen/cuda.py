@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onepass.codegen.arguments import struct
-from onepass.codegen.cuda_prelude import cuda_prelude
+from onepass.codegen.cuda_prelude import cuda_prelude, own_prelude
 from onepass.codegen.printer import Printer, double_literal, float_literal, stores
 from onepass.dtypes import Class
 from onepass.ir.kernel import (
@@ -42,7 +42,13 @@ class CudaPrinter(Printer):
     def text(self) -> str:
         self.print()
         body = "\n".join(self.lines)
-        return f"{cuda_prelude()}\n{struct(self.block)}\n{body}\n"
+        own = "".join(f"{own_prelude(name)}\n" for name in self.own)
+        return f"{cuda_prelude()}\n{own}{struct(self.block)}\n{body}\n"
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Texts of the prelude that not all kernels begin with."""
+        return ()
 
     def print(self) -> None:
         raise NotImplementedError

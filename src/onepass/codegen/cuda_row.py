@@ -85,6 +85,10 @@ class RowPrinter(CudaPrinter):
             self.stage(stage)
         self.put(0, "}")
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        return ("blocks",) if self.kernel.blocks else ()
+
     def scratch(self, lanes: int, groups: int) -> None:
         """Shared memory for reductions, of 8-byte values where one of them has these."""
         if scratch := reduce_scratch_bytes(lanes, groups):
@@ -165,7 +169,7 @@ class RowPrinter(CudaPrinter):
 
     def by_lane(self, a: Access) -> bool:
         """Whether each lane has a pointer of its own."""
-        return self.fine and a.column == "unit"
+        return self.fine and a.column == "unit" and not a.blocks
 
     def pointer(self, a: Access) -> str:
         """What loads of a row begin from."""
@@ -173,7 +177,21 @@ class RowPrinter(CudaPrinter):
 
     def place(self, a: Access, c: str) -> str:
         """Where the elements of step k are, whose first is column ``c``."""
+        if a.blocks:
+            return f"{a.name}_g + ({self.in_blocks(a, c)})"
         return f"{a.name}_l + k * (T * E)" if self.by_lane(a) else f"{a.name}_g + ({c})"
+
+    def in_blocks(self, a: Access, c: str) -> str:
+        """How far column ``c`` is where no one stride passes the columns: lengths are constants, and so are divisors."""
+        assert isinstance(self.kernel.run, int) and isinstance(self.kernel.cols, int)
+        column = f"{'(unsigned)' if self.kernel.cols < 1 << 31 else ''}({c})"
+        terms, block = [], f"{column} / {self.kernel.run}"
+        for k in range(len(a.blocks) - 1, 0, -1):
+            terms.append(f"{block} % {self.kernel.blocks[k]} * a.{a.name}_b{k}")
+            block = f"{block} / {self.kernel.blocks[k]}"
+        terms.append(f"{block} * a.{a.name}_b0")
+        along = {"zero": "", "unit": " + {}", "strided": " + {} * a." + f"{a.name}_c"}[a.column]
+        return " + ".join(terms) + along.format(f"{column} % {self.kernel.run}")
 
     def fetch(self) -> None:
         """Everything the first loop reads, and what later loops read, in flight before anything is used."""
@@ -208,6 +226,10 @@ class RowPrinter(CudaPrinter):
         if a.name in self.staged:
             return f"{a.name}_l.load(k * (T * E), {self.left(c)})"
         hint = self.row_hint(a)
+        if a.blocks and a.column == "zero":  # many vectors have the same value
+            return f"load_same_if<cached, E>({self.place(a, c)}, {self.left(c)})"
+        if a.blocks and a.column == "strided":
+            return f"load_strided<{hint}, E>({self.place(a, c)}, a.{a.name}_c, {self.left(c)})"
         lo, hi = a.window or (0, 0)
         there = f"{hi} - ({c})" + (f", {lo} - ({c})" if lo else "") if a.window else self.left(c)
         if a.column == "strided":
@@ -432,10 +454,11 @@ class RowPrinter(CudaPrinter):
         if a.name in self.staged:
             self.put(depth, f"{a.name}_l.store(k * (T * E), {packed}, {left});")
             return
-        place = self.place(a, "c") if self.by_lane(a) else f"{a.name}_g + c"
+        place = self.place(a, "c") if self.by_lane(a) or a.blocks else f"{a.name}_g + c"
         if a.column == "strided":
             step = f"a.{a.name}_c"
-            text = f"store_strided<stream, E>({a.name}_g + (i64)c * {step}, {step}, {packed}, {left});"
+            there = place if a.blocks else f"{a.name}_g + (i64)c * {step}"
+            text = f"store_strided<stream, E>({there}, {step}, {packed}, {left});"
         elif self.schedule.exact and w == self.schedule.width:
             text = f"store<stream, E>({place}, {packed});"
         elif self.schedule.cols % w:

@@ -90,7 +90,7 @@ class ClusterPrinter(RowPrinter):
             self.copying = True
             guard = "" if self.schedule.exact else f"if ({place} < cols) "
             text = (
-                f"hold_copy<B, E>({self.spot(a.name)}, {a.name}_g + {place});"
+                f"hold_copy<B, E>({self.spot(a.name)}, {self.place(a, place) if a.blocks else f'{a.name}_g + {place}'});"
                 if self.copied(a)
                 else f"hold<B>({self.spot(a.name)}, {self.load_text(a, place)});"
             )

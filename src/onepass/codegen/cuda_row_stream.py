@@ -181,9 +181,12 @@ class StreamPrinter(RowPrinter):
 
     def load_text(self, a: Access, c: str) -> str:
         hint = self.hint(a)
+        if a.blocks and a.column == "zero":
+            return f"load_same_if<cached, E>({self.place(a, c)}, {self.left(c)})"
         if a.column == "strided":
-            return f"load_strided<{hint}, E>({a.name}_g + ({c}) * a.{a.name}_c, a.{a.name}_c, {self.left(c)})"
-        return f"load_part<{hint}, E, A>({a.name}_g + ({c}), {self.left(c)})"
+            there = self.place(a, c) if a.blocks else f"{a.name}_g + ({c}) * a.{a.name}_c"
+            return f"load_strided<{hint}, E>({there}, a.{a.name}_c, {self.left(c)})"
+        return f"load_part<{hint}, E, A>({self.place(a, c)}, {self.left(c)})"
 
     def left(self, c: str) -> str:
         return "E" if self.whole else f"(cols - ({c}) < E ? (int)(cols - ({c})) : E)"
@@ -192,9 +195,8 @@ class StreamPrinter(RowPrinter):
         a = self.kernel.access(s.access)
         packed = self.packed(a)
         if a.column == "strided":
-            self.put(
-                depth,
-                f"store_strided<stream, E>({a.name}_g + c * a.{a.name}_c, a.{a.name}_c, {packed}, {self.left('c')});",
-            )
+            there = self.place(a, "c") if a.blocks else f"{a.name}_g + c * a.{a.name}_c"
+            self.put(depth, f"store_strided<stream, E>({there}, a.{a.name}_c, {packed}, {self.left('c')});")
         else:
-            self.put(depth, f"store_part<stream, E, A>({a.name}_g + c, {packed}, {self.left('c')});")
+            there = self.place(a, "c") if a.blocks else f"{a.name}_g + c"
+            self.put(depth, f"store_part<stream, E, A>({there}, {packed}, {self.left('c')});")

@@ -39,6 +39,10 @@ class WalkPrinter(RowPrinter):
         self.put(1, f"if (a.wide) walk<{s.width}>(a, scratch); else walk<1>(a, scratch);")
         self.put(0, "}")
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        return ()
+
     def load_text(self, a: Access, c: str) -> str:
         hint = self.hint(a)
         if a.column == "zero":

@@ -70,6 +70,11 @@ KINDS: tuple[tuple[str, str], ...] = (
         "a block of the cluster may not have begun, or may have ended: wait at a cluster barrier before the first store to "
         "its memory, and after the last",
     ),
+    (
+        "endless-wait",
+        "a block waits for a word that no block of the grid writes: write each before it is waited for, and not again "
+        "before all have read it",
+    ),
 )
 UNDEFINED_LANE, INDEX_PAST_ARRAY, BARRIER_ELSEWHERE = 13, 14, 17
 
@@ -77,7 +82,7 @@ UNDEFINED_LANE, INDEX_PAST_ARRAY, BARRIER_ELSEWHERE = 13, 14, 17
 SUSPECT = frozenset((18, 19, 20))
 
 # Those after which another order of blocks and lanes would only cost the same time again.
-ENDLESS = frozenset({"too-many-accesses", "endless-loop"})
+ENDLESS = frozenset({"too-many-accesses", "endless-loop", "endless-wait"})
 
 # Those that say where the second thread was: its access of a race, or the collective it waits in.
 OF_TWO = frozenset({"shared-race", "global-race", "barrier-divergence", "missing-lane", "warp-divergence"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import shutil
 import subprocess
@@ -26,6 +27,8 @@ from onepass.emulate.faults import (
 from onepass.errors import KernelFault
 
 Grid = tuple[int, ...] | int
+# Blocks of at most so many run side by side (`max_cluster` in runtime.cpp).
+MOST_TOGETHER = 64
 _CLUSTER = re.compile(r"\b__cluster_dims__\s*\(\s*(\d+)\s*,\s*1\s*,\s*1\s*\)")
 
 
@@ -211,9 +214,12 @@ def _open(path: Path) -> tuple[ctypes.CDLL, threading.Lock]:
     return library, threading.Lock()
 
 
+def _sizes(value: Grid) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
 def _index3(value: Grid) -> _Index3:
-    sizes = (value,) if isinstance(value, int) else tuple(value)
-    return _Index3(*(*sizes, 1, 1)[:3])
+    return _Index3(*(*_sizes(value), 1, 1)[:3])
 
 
 class EmulatedKernel:
@@ -227,6 +233,7 @@ class EmulatedKernel:
         self._kernel = _Kernel.in_dll(self._library, f"onepass_kernel_{index}")
         found = _CLUSTER.search(source.text)
         self.cluster = int(found[1]) if found else 1  # blocks that run side by side
+        self.together = "ptx_grid_put(" in source.text  # all blocks of the grid do: they wait for each other
 
     @property
     def static_shared_bytes(self) -> int:
@@ -309,6 +316,11 @@ class EmulatedKernel:
         )
         packed = ctypes.create_string_buffer(args, max(1, len(args)))
         found, sites, outcome = (_Fault * max_faults)(), (_Site * _MAX_SITES)(), _Outcome()
+        cluster = math.prod(_sizes(grid)) if self.together else self.cluster
+        if cluster > MOST_TOGETHER:
+            raise ValueError(
+                f"{self.name}: {cluster} blocks wait for each other; {MOST_TOGETHER} run side by side: launch fewer"
+            )
         launch = _Launch(
             entry=self._kernel.entry,
             args=ctypes.addressof(packed),
@@ -327,9 +339,9 @@ class EmulatedKernel:
             max_faults=max_faults,
             sites=ctypes.addressof(sites),
             max_sites=_MAX_SITES,
-            cluster=self.cluster,
+            cluster=cluster,
         )
-        if launch.grid.x % self.cluster:
+        if not self.together and launch.grid.x % self.cluster:
             raise ValueError(
                 f"{self.name}: {launch.grid.x} blocks are no multiple of a cluster's {self.cluster}"
             )

@@ -123,6 +123,17 @@ ONEPASS_HOST void ptx_copies_done() { onepass_copies_done(); }
 // A launch runs alone.
 ONEPASS_HOST void ptx_wait_for_grid_before() {}
 
+// ---- grids whose blocks wait for each other ----
+
+ONEPASS_HOST void ptx_grid_put(unsigned long long* p, unsigned number, float value) {
+  onepass_put(p, (unsigned long long)number << 32 | __float_as_uint(value), atomic_path);
+  onepass_grid_wrote();
+}
+ONEPASS_HOST unsigned long long ptx_grid_get(const unsigned long long* p) {
+  onepass_grid_reads(p);
+  return onepass_get<unsigned long long>(p, atomic_path);
+}
+
 // ---- clusters ----
 
 ONEPASS_HOST unsigned ptx_cluster_rank() { return onepass_cluster_rank(); }

@@ -1,5 +1,5 @@
-// Runs the threads of one CUDA block, or of the blocks of a thread-block cluster, as fibers on one host thread, and watches
-// every memory access.
+// Runs the threads of one CUDA block, or of blocks side by side (a thread-block cluster's, or a grid's that wait for each
+// other), as fibers on one host thread, and watches every memory access.
 // Compiled without instrumentation and linked into each emulated module, so that a module owns its state.
 #include "runtime.hpp"
 
@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr unsigned max_threads = 1024, max_cluster = 16;
+constexpr unsigned max_threads = 1024, max_cluster = 64;
 // libm is called on a fiber's stack, and a kernel that spills may hold a row there; 64 KiB holds both, touched lazily.
 constexpr size_t stack_bytes = 64 << 10;
 constexpr size_t guard_bytes = 64 << 10;  // below all stacks, a page of any host: endless recursion ends there
@@ -23,7 +23,7 @@ constexpr uint64_t max_history_bytes = 1 << 20;  // 52 bytes of history each
 constexpr uint64_t stack_canary = 0x5ca1ab1e0ddba11ull;
 
 enum Readers : uint8_t { one_thread, one_warp, many_warps };
-enum State : uint8_t { running, at_warp, at_barrier, at_cluster, exited };
+enum State : uint8_t { running, at_warp, at_barrier, at_cluster, at_grid, exited };
 
 // A copy to shared memory that was asked for.
 struct Copy {
@@ -46,6 +46,7 @@ struct Fiber {
   uint32_t arrives, waits;      // at the cluster's barrier
   uint32_t released, acquired;  // of those, the ones that order memory
   bool relaxed;                 // its last arrival was none of these
+  const void* polled;           // the word that it has read last, of those that blocks wait for
   Copy* copies;
   uint32_t copy_count, copy_room;
 };
@@ -104,6 +105,7 @@ unsigned threads, alive, waiting_at_barrier;
 uint32_t epoch, block_epoch;          // epoch grows at each barrier and each block
 uint32_t warp_epoch[max_threads / 32];  // grows at each completed warp collective
 uint64_t accesses, run;                 // run: grows each time a fiber is resumed
+uint64_t polls, words_written;          // times that a fiber waited for a word of another block; words written
 uintptr_t stack_low, module_low, module_high;
 Region* last_region;
 GlobalShadow** histories;  // of each region; null where none is kept
@@ -470,6 +472,24 @@ void onepass_cluster_wait(uint64_t site) {
   }
   ++f.waits;
   f.acquired += !f.relaxed;
+}
+
+// ---- grids whose blocks wait for each other ----
+
+void onepass_grid_wrote() { ++words_written; }
+
+// The first read is at once. Reading a word again is waiting: the others go on first.
+void onepass_grid_reads(const void* word) {
+  const uint64_t pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  Fiber& f = *current;
+  count_step(pc);
+  if (f.polled == word) {
+    f.pc = pc;
+    f.state = at_grid;
+    ++polls;
+    to_scheduler();
+  }
+  f.polled = word;
 }
 
 void onepass_fence() { fenced = true; }
@@ -960,6 +980,25 @@ bool run_threads(bool backwards) {
   }
 }
 
+// The threads of the block that wait for another block's word look again.
+void look_again() {
+  for (unsigned i = 0; i < threads; ++i)
+    if (fibers[i].state == at_grid) fibers[i].state = running;
+}
+
+// Blocks have waited for words round after round, and nothing else was done.
+void report_waiting() {
+  for (unsigned i = 0; i < launch->cluster * threads; ++i) {
+    const Fiber& f = all_fibers[i];
+    if (f.state != at_grid) continue;
+    switch_to(i / threads);
+    onepass_thread = thread_index(i % threads);
+    record(never_written, 0, 0, f.pc, -1);
+    stopped = true;
+    return;
+  }
+}
+
 // Nobody in the cluster can go on.
 void report_stuck() {
   for (unsigned r = 0; r < launch->cluster; ++r) {
@@ -1007,13 +1046,18 @@ bool run_cluster(uint64_t first, bool backwards) {
     switch_to(r);
     begin_block(next_epoch, block_index(first + r));
   }
-  while (cluster_live) {
+  // More rounds of nothing but waiting than a thread waits for words one after the other.
+  for (unsigned idle = 0; cluster_live;) {
     bool ran = false;
+    const uint64_t runs = run - polls, written = words_written;
     for (unsigned r = 0; r < n && !stopped; ++r) {
       switch_to(backwards ? n - 1 - r : r);
+      look_again();
       ran |= run_threads(backwards);
     }
     if (!stopped && !ran) report_stuck();
+    idle = run - polls == runs && words_written == written ? idle + 1 : 0;
+    if (!stopped && idle > max_cluster) report_waiting();
     if (stopped) return false;
   }
   if (n > 1) check_ends();
@@ -1176,10 +1220,9 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
   *outcome = Outcome{};
   memset(site_table, 0, sizeof site_table);
   stopped = false;
-  run = 0;
+  run = polls = words_written = 0;
   last_region = nullptr;
   accesses = 0;
-  grow_stacks(max_threads * unsigned(l->cluster));
   const Bounds module = find_module();
   module_low = module.low;
   module_high = module.high;
@@ -1187,6 +1230,7 @@ extern "C" __attribute__((visibility("default"))) void onepass_launch(const Laun
   onepass_grid_size = l->grid;
   onepass_block_size = l->block;
   threads = l->block.x * l->block.y * l->block.z;
+  grow_stacks(threads * unsigned(l->cluster));
   set_shared(shared[0], onepass_dynamic_shared, l->shared_bytes);
   set_shared(shared[1], l->static_shared, l->static_shared_bytes);
   set_shared(shared[2], reinterpret_cast<void*>(module.thread_local_begin), module.thread_local_bytes);

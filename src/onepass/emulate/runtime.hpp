@@ -42,6 +42,7 @@ enum FaultKind : uint32_t {
   endless_loop,
   crash,
   absent_block,
+  never_written,
 };
 
 struct Fault {
@@ -83,7 +84,7 @@ struct Launch {
   uint64_t max_faults;  // the launch ends with this one, or with one that it can't go on after
   Site* sites;
   uint64_t max_sites;  // at most 2^14
-  uint64_t cluster;    // blocks of a cluster, which run side by side; 1 where there are none
+  uint64_t cluster;    // blocks that run side by side: of a cluster, or the grid where all wait for each other; else 1
 };
 
 struct Outcome {
@@ -105,6 +106,8 @@ ONEPASS_RUNTIME unsigned onepass_cluster_rank();
 ONEPASS_RUNTIME void onepass_cluster_arrive(bool relaxed);
 ONEPASS_RUNTIME void onepass_cluster_wait(uint64_t site);
 ONEPASS_RUNTIME void onepass_cluster_store(float* to, unsigned rank, float value);  // where `to` lies in another block
+ONEPASS_RUNTIME void onepass_grid_wrote();  // a word that another block may wait for
+ONEPASS_RUNTIME void onepass_grid_reads(const void* word);  // perhaps in a loop that waits for it
 ONEPASS_RUNTIME void onepass_trap();
 ONEPASS_RUNTIME void onepass_fence();
 

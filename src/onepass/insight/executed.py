@@ -22,6 +22,7 @@ from onepass.ir.symbol import Poly, Size, product
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_grid import GridSchedule
 from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule, undivided
@@ -173,6 +174,12 @@ def of_built(built: Built, graph: Graph) -> Executed:
     if isinstance(built.schedule, StridedSchedule) and built.schedule.parts != 1:
         one = undivided(built.kernel, built.schedule)  # whose first blocks take the same instructions
         built = replace(built, schedule=one, source=emit(built.kernel, one, built.source.name))
+    if isinstance(built.schedule, GridSchedule):
+        raise BadLaunch(
+            built.source.name,
+            "its blocks wait for each other, and the emulator would run but the first",
+            "Count the instructions of a shorter row.",
+        )
     blocks, extras = _grid(built, rows, extent, values)
     run = min(blocks, BLOCKS)
     if isinstance(built.schedule, ClusterSchedule):

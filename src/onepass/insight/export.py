@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from onepass.analysis.closeness import floor, typical
-from onepass.build import Built
+from onepass.build import Built, walked
 from onepass.capture.absent import Generated, Graph, generate
 from onepass.capture.launch import alignment_of, starts_only, tiled_alignment
 from onepass.codegen.emit import emit
@@ -27,9 +27,11 @@ from onepass.insight.bench import share_of
 from onepass.insight.wide import in_float64, is_narrow
 from onepass.ir.cluster import Call
 from onepass.ir.symbol import Poly, Size, product
+from onepass.plan.choose import kernel_name
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_grid import GridSchedule
 from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule, undivided
@@ -232,18 +234,19 @@ def _whole(file: str, name: str, made: Generated) -> Made:
 
 
 def _one_launch(item: Built | Call) -> Built | Call:
-    """The same kernel in one launch: a launcher of one's own has no memory for the parts of divided rows."""
-    if (
-        not isinstance(item, Built)
-        or not isinstance(item.schedule, StridedSchedule)
-        or item.schedule.parts == 1
-    ):
+    """The same kernel in one launch: a launcher of one's own has no memory for what blocks leave for each other."""
+    if not isinstance(item, Built):
         return item
-    schedule = undivided(item.kernel, item.schedule)
-    source = emit(item.kernel, schedule, item.source.name)
-    return replace(
-        item, schedule=schedule, source=source, resources=binary(source, item.device.arch).resources
-    )
+    kernel, schedule = item.kernel, item.schedule
+    if isinstance(schedule, GridSchedule):
+        kernel, schedule = walked(item)
+    elif isinstance(schedule, StridedSchedule) and schedule.parts != 1:
+        schedule = undivided(kernel, schedule)
+    else:
+        return item
+    source = emit(kernel, schedule, kernel_name(schedule, item.cluster))
+    resources = binary(source, item.device.arch).resources
+    return replace(item, kernel=kernel, schedule=schedule, source=source, resources=resources)
 
 
 def _arguments(file: str, name: str, graph: Graph, names: Mapping[str, str]) -> tuple[Argument, ...]:

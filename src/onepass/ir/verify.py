@@ -206,6 +206,8 @@ class _Kernel:
             self.fail(kernel.name, "has two accesses of one name")
         for a in kernel.accesses:
             self.access(a)
+        if kernel.blocks and product(kernel.blocks) * kernel.run != kernel.cols:
+            self.fail(kernel.name, f"has {kernel.cols} columns in blocks of {kernel.run}")
         for stage in kernel.stages:
             self.stage(stage)
         if self.open:
@@ -237,6 +239,10 @@ class _Kernel:
             self.fail(a.name, f"is called {a.column} and moves by {a.step}")
         if (a.index is None) != (a.table is None):
             self.fail(a.name, "has an index without a table, or a table without an index")
+        if a.blocks and len(a.blocks) != len(self.kernel.blocks):
+            self.fail(
+                a.name, f"has {len(a.blocks)} strides for {len(self.kernel.blocks)} dimensions of the columns"
+            )
         if self.kernel.axis == "inner" and (a.window or a.index):
             self.fail(a.name, "has a window or an index where vectors run along the inner dimension")
         if a.window and (a.column == "zero" or not 0 <= a.window[0] < a.window[1]):

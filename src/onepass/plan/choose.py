@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from onepass.device import Device
 from onepass.ir.cluster import Cluster
 from onepass.ir.kernel import Kernel
 from onepass.plan.lower import lower
 from onepass.plan.schedules import (
+    blocks,
     cpu,
     cpu_parts,
     flat,
     row,
     row_cluster,
+    row_grid,
     row_serial,
     row_stream,
     row_strided,
@@ -22,6 +26,7 @@ from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_grid import GridSchedule
 from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule
 from onepass.plan.schedules.row_strided import StridedSchedule
@@ -34,6 +39,7 @@ Schedule = (
     | FlatSchedule
     | RowSchedule
     | ClusterSchedule
+    | GridSchedule
     | SerialSchedule
     | StreamSchedule
     | StridedSchedule
@@ -63,15 +69,17 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         return _of_blocks(held, walked, device)
     if held.scans:
         return _of_scans(held, walked, device)
-    if row_serial.needed(held):
+    if row_serial.needed(held) or blocks.irregular(held):
         return _of_any_class(held, walked, device)
-    found: list[Candidate] = _across(cluster, layout, device)
+    held, walked = blocks.straightened(held), blocks.straightened(walked)
+    found: list[Candidate] = [] if held.blocks else _across(cluster, layout, device)
     reasons = []
-    shared = row_cluster.schedules((held, walked), device)
-    if isinstance(shared, str):
-        reasons.append(shared)
-    else:
-        found += [(shared[0], s) for s in shared[1]]
+    for module in _on_chip(held):
+        shared = module.schedules((held, walked), device)
+        if isinstance(shared, str):
+            reasons.append(shared)
+        else:
+            found += [(shared[0], s) for s in shared[1]]
     for kernel, tried in (
         (held, row.schedules(held, device)),
         (held, row_strided.held(held, device)),
@@ -83,6 +91,12 @@ def candidates(cluster: Cluster, layout: Layout, device: Device) -> list[Candida
         else:
             found += [(kernel, s) for s in tried]
     return found or "; ".join(reasons)
+
+
+def _on_chip(kernel: Kernel) -> tuple[Any, ...]:
+    """What holds rows that one block does not, in the order tried."""
+    long = isinstance(kernel.cols, int) and kernel.cols > row_grid.FROM_COLUMNS
+    return (row_grid, row_cluster) if long else (row_cluster, row_grid)
 
 
 def _across(cluster: Cluster, layout: Layout, device: Device) -> list[Candidate]:

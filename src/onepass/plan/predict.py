@@ -24,6 +24,7 @@ from onepass.plan.schedules.cpu import CpuSchedule
 from onepass.plan.schedules.flat import FlatSchedule
 from onepass.plan.schedules.row import RowSchedule
 from onepass.plan.schedules.row_cluster import ClusterSchedule
+from onepass.plan.schedules.row_grid import GridSchedule
 from onepass.plan.schedules.row_serial import SerialSchedule
 from onepass.plan.schedules.row_stream import StreamSchedule, spread, walks
 from onepass.plan.schedules.row_strided import StridedSchedule, launches, parts_of
@@ -148,7 +149,7 @@ def _walk(
         blocks = -(-rows // schedule.groups)
         instructions = place + schedule.steps * tensors * STRIDE
         return _Walk(blocks * schedule.threads, blocks, schedule.threads, 1, instructions)
-    if isinstance(schedule, ClusterSchedule):
+    if isinstance(schedule, ClusterSchedule | GridSchedule):
         blocks = rows * schedule.blocks
         instructions = place + schedule.steps * tensors * STRIDE
         return _Walk(blocks * schedule.threads, blocks, schedule.threads, 1, instructions)
@@ -210,6 +211,8 @@ def _resident(schedule: Schedule, walk: _Walk, device: Device, resources: Resour
     """Blocks of a kernel on a multiprocessor."""
     registers = resources.registers if resources else 32
     shared = resources.shared_bytes if resources else 0
-    shared += schedule.shared_bytes if isinstance(schedule, RowSchedule | ClusterSchedule) else 0
+    shared += (
+        schedule.shared_bytes if isinstance(schedule, RowSchedule | ClusterSchedule | GridSchedule) else 0
+    )
     found = resident(limits_of(device.arch), walk.block_threads, max(1, registers), shared)
     return max(1, found.blocks)

@@ -76,7 +76,7 @@ def cuda_kernel(source: Source, arch: str, threads: int, shared_bytes: int = 0) 
     with _lock:
         known = _cuda.get(key)
     if known is None:
-        begin: Begin = "early" if may_begin_early(arch) else "after"
+        begin: Begin = "together" if source.together else "early" if may_begin_early(arch) else "after"
         code = binary(source, arch).code
         kernel = CudaKernel(code, source.name, threads, len(source.block), shared_bytes, begin)
         with _lock:

@@ -262,7 +262,7 @@ def aligned(kernel: Kernel, cols: int, width: int) -> tuple[int, ...]:
 def _access_width(a: Access, cols: int, width: int, base_bytes: int) -> int:
     w = width
     ends = [] if ragged(a) else [cols]
-    numbers = [*ends, *a.outer, a.offset, *(a.window or ()), *((a.table[1],) if a.table else ())]
+    numbers = [*ends, *a.outer, *a.blocks, a.offset, *(a.window or ()), *((a.table[1],) if a.table else ())]
     while w > 1 and (
         (w * a.dtype.nbytes > base_bytes and w * a.dtype.nbytes <= 16)
         or any(isinstance(n, int) and n % w for n in numbers)

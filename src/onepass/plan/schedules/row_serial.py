@@ -27,10 +27,9 @@ def schedules(kernel: Kernel, device: Device) -> list[SerialSchedule] | str:
 
 
 def needed(kernel: Kernel) -> bool:
-    """Whether a kernel has what schedules for fp32 do not know: other classes, positions, blocks of columns."""
+    """Whether a kernel has what schedules for fp32 do not know: other classes, positions."""
     body = [s for stage in kernel.stages if isinstance(stage, (RowBlock, ColumnLoop)) for s in stage.body]
     return bool(
-        kernel.blocks
-        or any(isinstance(s, ReduceRow) and s.kind != "float" for s in kernel.stages)
+        any(isinstance(s, ReduceRow) and s.kind != "float" for s in kernel.stages)
         or any(isinstance(s, IotaValue) or getattr(s, "kind", "") == "double" for s in body)
     )

@@ -5,7 +5,7 @@ Where rows are few, blocks share a row, a launch a walk: each part's results wai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onepass.device import Device
 from onepass.ir.kernel import (
@@ -62,11 +62,13 @@ def schedules(kernel: Kernel, device: Device) -> list[StreamSchedule] | str:
         return "too_large: a concatenation in a row that does not fit in registers"
     width = vector_width(kernel)
     bounded = MIN_BLOCKS if device.threads >= MIN_BLOCKS * LANES else 0
-    return [
+    found = [
         StreamSchedule(LANES, width, min_blocks=bounded),
         StreamSchedule(LANES, width, min_blocks=bounded, depth=1),
         StreamSchedule(LANES, width, min_blocks=0),
     ]
+    # Places in blocks take registers of their own.
+    return [*found, replace(found[0], steps=STEPS // 2)] if kernel.blocks else found
 
 
 def spread(rows: int, parts: int, units: int) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def ragged(a: Access) -> bool:
 
 def _narrow(a: Access, cols: int, unit: int, width: int, below_bytes: int) -> bool:
     size = a.dtype.nbytes
-    walked = a.column == "unit" and a.window is None and a.index is None and not ragged(a)
+    walked = a.column == "unit" and a.window is None and a.index is None and not a.blocks and not ragged(a)
     unaligned = width < unit or cols * size % VECTOR_BYTES != 0
     return walked and unaligned and width * size < below_bytes and cols * size >= SHORTEST_BYTES
 
