@@ -231,6 +231,24 @@ def test_other_reductions_over_blocks(where: str) -> None:
             assert (off <= 1).float().mean() > 0.99, f
 
 
+@pytest.mark.parametrize("where", ["cpu", "emulated"])
+def test_blocks_of_other_classes(where: str) -> None:
+    """float64, and integers: to their last digits."""
+
+    def sums(x: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+        y = F.rms_norm(x, x.shape[-1:], None, 1e-6)
+        parts = n.view(n.shape[0], -1, 64)
+        return y.view(x.shape[0], -1, 64).sum(-1), y * 2, parts.amax(-1), n - parts.sum((1, 2))[:, None]
+
+    x = torch.randn(3, 256, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    given = [x, (x * 1e12).long()]
+    plan = planned(trace(sums, given), given, where == "emulated")
+    (found,) = (run_emulated if where == "emulated" else run_on_cpu)([plan])
+    assert any(k.kernel.block == 64 for k in plan.plan.kernels)
+    for got, want in zip(found, sums(*given), strict=True):
+        assert torch.allclose(got, want, rtol=1e-13, atol=1e-13 if got.is_floating_point() else 0)
+
+
 @pytest.mark.parametrize("past", [1, 2])
 def test_tensors_that_start_between_vectors(past: int) -> None:
     cases = [
