@@ -20,8 +20,10 @@ from onepass.ir.kernel import (
     Kept,
     Kernel,
     LoadValue,
+    ReduceBlock,
     ReduceRow,
     RowBlock,
+    StoreBlock,
     StoreValue,
 )
 from onepass.ir.verify import verify_cluster, verify_kernel
@@ -227,3 +229,89 @@ def test_lowering_verifies_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         lower(wrong, layout)
     monkeypatch.setenv("ONEPASS_VERIFY", "0")
     lower(wrong, layout)
+
+
+# Blocks inside rows
+
+
+def blocked() -> Cluster:
+    """A softmax of rows of four, divided by the sum of each pair."""
+    tensors = [tensor("x", FLOAT, 3, 4), tensor("y", FLOAT, 3, 4), tensor("pairs", FLOAT, 3, 2)]
+    nodes = (
+        Load("a", "full", "x", WHOLE, "float"),
+        Reduce("s", "sum", "a"),
+        Map("d", "full", "div", ("a", "s"), "float"),
+        Reduce("p", "sum", "d", level="block"),
+        Map("q", "block", "add", ("p", 1.0), "float"),
+        Map("r", "full", "div", ("d", "q"), "float"),
+    )
+    stores = (Store("y", "r", "full", WHOLE), Store("pairs", "q", "block", contiguous((3, 2))))
+    return Cluster("blocked", Space(12, 3, 4, 1, 2), nodes, stores, ("sum",), {t.name: t for t in tensors})
+
+
+def blocked_kernel() -> Kernel:
+    layout = lay_out(blocked())
+    assert not isinstance(layout, str)
+    made = lower(blocked(), layout)
+    assert not isinstance(made, str)
+    return made
+
+
+def last_loop(change: Callable[[Any], Any]) -> Callable[[Kernel], Kernel]:
+    def changed(k: Kernel) -> Kernel:
+        *before, loop = k.stages
+        return replace(k, stages=(*before, replace(loop, body=tuple(change(s) for s in loop.body))))  # type: ignore[union-attr, call-arg]
+
+    return changed
+
+
+BLOCKED: dict[str, tuple[Callable[[Cluster], Cluster], str]] = {
+    "blocks that do not divide the row": (lambda c: replace(c, space=Space(12, 3, 4, 1, 3)), "blocks of 3"),
+    "a block where there are none": (lambda c: replace(c, space=Space(12, 3, 4, 1)), "value of a block"),
+    "a block's value of what differs in it": (node("q", operands=("d", 1.0)), "value of a block and uses d"),
+    "a row's value of what differs in it": (
+        lambda c: node("q", level="row")(replace(c, stores=c.stores[:1])),
+        "value of a row and uses p",
+    ),
+    "a store once a block of what differs in it": (store(1, value="r"), "written once a block from r"),
+    "a store of each element once a block": (store(0, level="block"), "written 12 times over 6"),
+}
+BLOCKED_KERNELS: dict[str, tuple[Callable[[Kernel], Kernel], str]] = {
+    "blocks that do not divide the row": (lambda k: replace(k, block=3), "blocks of 3 in 4"),
+    "a reduction in a kernel without blocks": (lambda k: replace(k, block=0), "in a kernel without blocks"),
+    "a store once a block of what differs in it": (
+        last_loop(lambda s: replace(s, value="v5") if isinstance(s, StoreBlock) else s),
+        "v5 is stored once a block",
+    ),
+    "an element stored as a block's value": (
+        last_loop(lambda s: StoreBlock(s.access, "v4") if isinstance(s, StoreValue) else s),
+        "is stored by a StoreBlock",
+    ),
+    "a value once a block of what differs in it": (
+        last_loop(lambda s: replace(s, operands=("v2", 1.0)) if getattr(s, "per_block", False) else s),
+        "from what differs inside it",
+    ),
+    "a block reduced outside a loop": (
+        lambda k: replace(k, stages=(RowBlock((ReduceBlock("z", "sum", "v0"),)), *k.stages)),
+        "outside a column loop",
+    ),
+}
+
+
+def test_blocks_that_are_right_pass() -> None:
+    verify_cluster(blocked())
+    verify_kernel(blocked_kernel())
+
+
+@pytest.mark.parametrize("fault", BLOCKED)
+def test_faults_of_clusters_with_blocks(fault: str) -> None:
+    change, words = BLOCKED[fault]
+    with pytest.raises(BadCluster, match=words):
+        verify_cluster(change(blocked()))
+
+
+@pytest.mark.parametrize("fault", BLOCKED_KERNELS)
+def test_faults_of_kernels_with_blocks(fault: str) -> None:
+    change, words = BLOCKED_KERNELS[fault]
+    with pytest.raises(BadCluster, match=words):
+        verify_kernel(change(blocked_kernel()))

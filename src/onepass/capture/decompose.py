@@ -88,37 +88,6 @@ def _roll(graph: GraphModule, node: Node) -> None:
     graph.graph.erase_node(node)
 
 
-def _largest(graph: GraphModule, node: Node) -> None:
-    """Over everything that the graph computed: of each row, where it is made, and then of the rows.
-
-    As one row of everything it would be read again, apart from the kernel that makes it; and on a CPU a row is one
-    thread's. The order changes no bit of a largest or smallest value.
-    """
-    x, dims, keep = (*node.args, (), False)[:3] if len(node.args) == 1 else (*node.args, False)[:3]
-    value = x.meta["val"]  # type: ignore[union-attr]
-    cols = value.shape[-1] if value.dim() > 1 else 0
-    if dims or not isinstance(cols, int) or cols < LEAST_COLS or x.op != "call_function":  # type: ignore[union-attr]
-        return
-    if not value.is_contiguous():
-        return
-    add = _Adds(graph, node)
-    target = SMALLEST_OR_LARGEST[node.target]
-    whole = add(target, add(target, x, [-1], bool(keep)), [], bool(keep))
-    whole.meta[EAGER] = eager_op(node, str(node.target).removeprefix("aten."))
-    node.replace_all_uses_with(whole)
-    graph.graph.erase_node(node)
-
-
-# Rows of fewer columns leave more of their largest values than is worth a pass.
-LEAST_COLS = 128
-SMALLEST_OR_LARGEST: dict[Any, Any] = {
-    aten.amax.default: aten.amax.default,
-    aten.amin.default: aten.amin.default,
-    aten.max.default: aten.amax.default,
-    aten.min.default: aten.amin.default,
-}
-
-
 def _reserve(graph: GraphModule, node: Node) -> None:
     """The memory that cuDNN wants back in backward, where it has no elements: a tensor of none."""
     for user in list(node.users):
@@ -134,7 +103,6 @@ def _reserve(graph: GraphModule, node: Node) -> None:
 PARTS: dict[Any, Callable[[GraphModule, Node], None]] = {
     aten.nll_loss_forward.default: _likelihood,
     aten.nll_loss2d_forward.default: _likelihood,
-    **dict.fromkeys(SMALLEST_OR_LARGEST, _largest),
     aten.roll.default: _roll,
     aten._batch_norm_with_update_functional.default: _reserve,
 }

@@ -104,7 +104,9 @@ class RowPrinter(CudaPrinter):
     def block_group(self) -> None:
         """The lanes that share a block of columns: neighbours in a warp."""
         if self.kernel.block:
-            self.put(1, f"groups<{self.kernel.block} / E, 1> block_group(nullptr);")
+            reduced = (s for loop in self.kernel.loops for s in loop.body if isinstance(s, ReduceBlock))
+            words = ", 1, 2" if any(s.kind != "float" for s in reduced) else ""
+            self.put(1, f"groups<{self.kernel.block} / E, 1{words}> block_group(nullptr);")
 
     # Rows that go through shared memory
 
