@@ -91,7 +91,9 @@ def test_a_long_row_is_read_again_where_the_cache_does_not_hold_it() -> None:
     assert kept < 0.8 * us(built)
 
 
-@pytest.mark.parametrize("family, rows, cols", [("row-cluster", 1024, 1 << 16), ("row-grid", 512, 1 << 20)])
+@pytest.mark.parametrize(
+    ("family", "rows", "cols"), [("row-cluster", 1024, 1 << 16), ("row-grid", 512, 1 << 20)]
+)
 def test_a_row_that_several_blocks_hold_is_read_once(family: str, rows: int, cols: int) -> None:
     def norm(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x, x.shape[-1:])
