@@ -1,4 +1,4 @@
-"""Columns in blocks (a group norm's weight, a batch norm's images) in each CUDA schedule, and rows that teams of blocks share.
+"""Columns in blocks (a group norm's weight, a batch norm's images) in each CUDA schedule, and rows that teams share.
 
 Under the emulator, against float64. Vectors divide a block or they don't; blocks of one dimension and of two; rows that a
 warp, a block, a thread-block cluster, a grid hold, and that none does; tensors at 16 bytes and past.
@@ -167,12 +167,11 @@ def test_a_wrong_block_is_found() -> None:
     prepare([(e, inputs(case)) for e, (case, _, _) in zip(made, BROKEN, strict=True)])
     for emulated, (case, _, _) in zip(made, BROKEN, strict=True):
         given = inputs(case)
-        try:
-            (found,) = emulated.run(given)
-        except KernelFault as fault:
-            assert fault.kind == "out-of-bounds"
-        else:
-            assert share_of_bound(case, found, given) > 1, case
+        if case.function is group_norm:  # the next weight, or the last one's neighbour
+            assert share_of_bound(case, emulated.run(given)[0], given) > 1, case
+            continue
+        with pytest.raises(KernelFault, match="out-of-bounds"):
+            emulated.run(given)
 
 
 # Rows that teams share

@@ -106,9 +106,9 @@ def share_of_bound(case: Case, found: list[Tensor], given: list[Tensor]) -> floa
     """The largest error as a share of what it may be; NaN counts as infinite.
 
     A result is rounded to its dtype. Before that, values up to 12 are off by a few roundings, and by one for each number
-    that a lane adds after another: at most 64 in registers, 176 where shared memory holds a row too, the parts of a streamed row, all where the reduced
-    dimension is in the middle. In a softmax a difference d becomes a relative error of |d| roundings. 16-bit results
-    may use the short functions.
+    that a lane adds after another: at most 64 in registers, 176 where teams hold a row in shared memory too, the parts of a
+    streamed row, all where the reduced dimension is in the middle. In a softmax a difference d becomes a relative error of
+    |d| roundings. 16-bit results may use the short functions.
     """
     x, r, w, b = (t.double() for t in given)
     expected = case.function(x, r, w, b)

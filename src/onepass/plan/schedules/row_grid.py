@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from onepass.device import Device, limits_of
 from onepass.ir.kernel import Kernel
 from onepass.plan.schedules.row import aligned, vector_width
-from onepass.plan.schedules.row_cluster import HELD_WORDS, RESERVED_BYTES, held_words
+from onepass.plan.schedules.row_cluster import HELD_WORDS, RESERVED_BYTES, held, held_words
 
 # Blocks of so many threads, so many of them resident: while one waits for the others of its row, its neighbour works on
 # another row. Each thread is bound to 64 registers, of which 32 hold the row. Not measured (docs/notes/011).
@@ -90,7 +90,9 @@ def schedules(kernels: tuple[Kernel, ...], device: Device) -> tuple[Kernel, list
         return "too_large: this architecture holds no row in many blocks"
     if words == 0:
         return "nothing of the row is held"
-    most = HELD_WORDS // words
+    # Rows of 16 bits are unpacked: with all 32 registers for the row, some architectures' compilers want a stack.
+    narrow = any(kernel.access(name).dtype.nbytes < 4 for name in held(kernel))
+    most = max(1, HELD_WORDS // words - narrow)
     tried = (
         schedule(kernel, device, THREADS, RESIDENT, registers, depth)
         for registers, depth in ((most, 0), (most - 1, 0), (most - most // 4, 0), (most // 2, 1), (0, 1))
