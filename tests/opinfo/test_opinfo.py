@@ -100,7 +100,7 @@ def test_samples(part: int) -> None:
     assert ran["kernels"] >= IN_KERNELS * (ran["kernels"] + ran["left"]), not_in_kernels(found)
 
 
-# What is asked of all samples. The part that has the least, with one sample in a hundred and sixty, has 0.963.
+# What is asked of all samples; the part that has the least has 0.963.
 IN_KERNELS = 0.95
 
 
