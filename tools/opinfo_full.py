@@ -126,6 +126,8 @@ def main() -> None:
             log.unlink(missing_ok=True)
         have = {one["entry"] for one in read(log)} if given.resume or not given.entries else set()
         names = [n for n in given.entries or entries(given.others) if n not in have]
+        if unknown := set(names) - set(entries(given.others)):
+            ask.error(f"no entries of the list: {', '.join(sorted(unknown))}")
         run(names, given.others, given.processes, log)
     report(read(log), given.most)
 

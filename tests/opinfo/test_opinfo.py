@@ -6,6 +6,7 @@ by a hash. Tolerances are derived (`judge.py`); the faults at the end must be se
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections import Counter
@@ -21,7 +22,7 @@ import torch
 from harness import together
 from onepass.capture.backend import Backend
 from onepass.ops.table import OPS, REDUCE
-from opinfo.battery import Outcome, outcomes, plan
+from opinfo.battery import STATES, Outcome, outcomes, plan
 from opinfo.entries import DTYPES, EXCLUDED, SPECIAL, chosen, entries, samples
 from opinfo.judge import one
 
@@ -54,6 +55,37 @@ def test_exclusions_have_reasons_and_are_few() -> None:
     assert set(FROZEN["left"]["special"]) == SPECIAL <= FROZEN["samples"].keys()
 
 
+# The log of all samples
+
+
+def logged() -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (HERE / "log" / "cpu.jsonl").read_text().splitlines()]
+
+
+def test_the_log_has_every_sample_and_none_is_wrong() -> None:
+    lines = logged()
+    counts = {(line["entry"], line["dtype"]): line["samples"] for line in lines}
+    assert len(counts) == len(lines)
+    asked = {
+        (name, dtype): n
+        for name, numbers in FROZEN["samples"].items()
+        for dtype, n in zip(DTYPES, numbers, strict=True)
+        if n
+    }
+    assert {key: n for key, n in counts.items() if n} == asked
+    assert not [line["failures"] for line in lines if line["wrong"] or line["failures"]]
+    assert all(line["samples"] == sum(line[state] for state in STATES) for line in lines)
+
+
+def test_of_all_samples_95_in_100_ran_in_kernels() -> None:
+    """Of those with something to compute, the functions aside that nobody fuses (docs/notes/013 has them counted too)."""
+    ran = Counter[str]()
+    for line in logged():
+        if line["entry"] not in SPECIAL:
+            ran.update({state: line[state] for state in STATES})
+    assert ran["kernels"] >= 0.95 * (ran["kernels"] + ran["left"])
+
+
 # The samples
 
 
@@ -68,8 +100,8 @@ def test_samples(part: int) -> None:
     assert ran["kernels"] >= IN_KERNELS * (ran["kernels"] + ran["left"]), not_in_kernels(found)
 
 
-# Of all samples 0.95 is asked; a part has some 160 of them, so that a few more or less are chance.
-IN_KERNELS = 0.93
+# What is asked of all samples; the part that has the least has 0.963.
+IN_KERNELS = 0.95
 
 
 def not_in_kernels(found: list[Outcome]) -> list[tuple[str, int]]:
