@@ -70,7 +70,7 @@ def _cpu(built: Built) -> Call:
             lanes=cpu.LANES if inner else 1,
             kept_bytes=4 * len(kernel.kept),
             element_bytes=built.traffic.bytes / max(1, built.elements),
-            gathers=any(f.name == "error" for f in block),
+            reports=any(f.name == "error" for f in block),
             part=cpu_parts.PART if parts else 0,
             part_bytes=cpu_parts.SUM_BYTES * cpu_parts.sums(kernel),
             loops=len(kernel.loops),

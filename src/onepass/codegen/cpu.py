@@ -29,7 +29,7 @@ from onepass.ir.kernel import (
     StoreBlock,
     StoreValue,
 )
-from onepass.ops.table import REDUCE
+from onepass.ops.table import OPS, REDUCE
 from onepass.plan.schedules.cpu import LANES, CpuSchedule
 
 VECTOR = {"float": "vf", "double": "vd", "int": "vl", "bool": "vm"}
@@ -41,8 +41,8 @@ class CpuPrinter(Printer):
     more: tuple[tuple[str, str], ...] = ()  # fields after the error's
 
     def __init__(self, kernel: Kernel, name: str, schedule: CpuSchedule) -> None:
-        gathers = any(a.index for a in kernel.accesses)
-        error = (("error", "i64*"),) if gathers or self.more else ()
+        reports = any(a.index for a in kernel.accesses) or any(map(_divides, statements(kernel)))
+        error = (("error", "i64*"),) if reports or self.more else ()
         super().__init__(kernel, name, (("chunks", "i64"), ("chunk", "i64"), *error, *self.more))
         self.schedule = schedule
         self.unrolled: dict[str, int] = {}  # accumulators of a reduction, by its name
@@ -360,9 +360,14 @@ class CpuPrinter(Printer):
             first = f"{s.name}_{'p' if self.inside_block else 'b'}" + self.down(s, along)
             return f"const vl {s.name} = iota({first} + ({c}) * a->{s.name}_step, a->{s.name}_step);"
         if isinstance(s, Compute):
-            return f"const {VECTOR[s.kind]} {s.name} = {self.expression(s)};"
+            checked = self.no_zero(s, tail) if _divides(s) else ""
+            return f"{checked}const {VECTOR[s.kind]} {s.name} = {self.expression(s)};"
         assert isinstance(s, Choose)
         return f"const {VECTOR[s.kind]} {s.name} = {self.operand(s.operands[0], s.kind)};"
+
+    def no_zero(self, s: Compute, tail: str | None) -> str:
+        """A divisor that is zero is reported; past a tail's end there are none, though zeros were loaded."""
+        return f"for (i64 l = 0; l < {tail or LANES}; l++) if (lane({s.operands[1]}, l) == 0) *a->error = 2; "
 
     def load(self, s: LoadValue, c: str, tail: str | None, along: str) -> str:
         a = self.kernel.access(s.access)
@@ -456,6 +461,11 @@ class CpuPrinter(Printer):
 
         self.totals(depth, loop)
         self.serial(depth, loop, body)
+
+
+def _divides(s: Statement) -> bool:
+    """Whether a statement is an integer division by values, of which one may be zero."""
+    return isinstance(s, Compute) and OPS[s.op].divides and isinstance(s.operands[1], str)
 
 
 def _rounded_once(body: Sequence[Statement]) -> dict[str, tuple[str, Compute]]:

@@ -44,6 +44,13 @@ def _integer(name: str, doc: str, expr: str, own: Callable[..., Any], *aten: str
     return OpDef(name, args, aten, expr, own, doc, _TORCH, operands="int", cost=cost)
 
 
+def _division(name: str, doc: str, own: Callable[..., Any]) -> OpDef:
+    args = ("self", "other")
+    return OpDef(
+        name, args, (), f"{name}({{0}}, {{1}})", own, doc, _TORCH, operands="int", divides=True, cost=60
+    )
+
+
 def _floor_divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.div(x, y, rounding_mode="floor")
 
@@ -131,22 +138,8 @@ LIBRARY: tuple[OpDef, ...] = (
     _integer("int_pow", "x to the y", "int_pow({0}, {1})", _power, cost=200),
     _integer("int_gcd", "greatest common divisor", "int_gcd({0}, {1})", torch.gcd, "gcd.default", cost=400),
     _integer("int_lcm", "least common multiple", "int_lcm({0}, {1})", torch.lcm, "lcm.default", cost=480),
-    _integer(
-        "int_floor_quotient",
-        "floor(x / y), y not 0",
-        "int_floor_quotient({0}, {1})",
-        lambda x, y: torch.div(x, y, rounding_mode="floor"),
-        cost=60,
-    ),
-    _integer(
-        "int_quotient",
-        "trunc(x / y), y not 0",
-        "int_quotient({0}, {1})",
-        lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-        cost=60,
-    ),
-    _integer("int_fmod", "x - y trunc(x / y), y not 0", "int_fmod({0}, {1})", torch.fmod, cost=60),
-    _integer(
-        "int_remainder", "x - y floor(x / y), y not 0", "int_remainder({0}, {1})", torch.remainder, cost=60
-    ),
+    _division("int_floor_quotient", "floor(x / y)", _floor_divide),
+    _division("int_quotient", "trunc(x / y)", lambda x, y: torch.div(x, y, rounding_mode="trunc")),
+    _division("int_fmod", "x - y trunc(x / y)", torch.fmod),
+    _division("int_remainder", "x - y floor(x / y)", torch.remainder),
 )

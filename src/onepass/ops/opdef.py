@@ -92,7 +92,8 @@ class OpDef:
     a class by name, or ``same`` (that of the operands). ``operands`` restricts the operands: ``float`` converts
     integers and booleans first and takes either width, ``int`` converts booleans, ``bool`` anything; ``any`` takes the
     widest class among them, ``number`` too, booleans as integers. ``chooses`` says that the value is one of the
-    operands (or zero, where there is one of each sign): integers of any width need no wrapping then.
+    operands (or zero, where there is one of each sign): integers of any width need no wrapping then. ``divides`` says that
+    PyTorch raises on the CPU where the second operand is zero, and a kernel there reports it.
 
     Units: ``flops`` are the operations counted for arithmetic intensity; ``cost`` is issued instructions and
     ``special`` special-function instructions an element at fp32 on NVIDIA GPUs, ``cost_half`` what ``expr_half``
@@ -110,6 +111,7 @@ class OpDef:
     result: Literal["same", "float", "double", "bool", "int"] = "same"
     operands: Literal["any", "number", "float", "int", "bool", "condition"] = "any"
     chooses: bool = False
+    divides: bool = False
     flops: int = 1
     cost: int = 1
     special: int = 0

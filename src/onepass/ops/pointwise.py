@@ -11,7 +11,6 @@ import torch
 from onepass.ops.opdef import Builder, CompositeDef, Value
 
 _TORCH = "PyTorch operator reference"
-ZERO_DIVISOR = "data-dependent: PyTorch raises where an integer divisor is zero"
 
 
 def _is_number(x: Any) -> bool:
@@ -25,9 +24,9 @@ def _integers(*operands: Any) -> bool:
 
 
 def _divided(b: Builder, op: str, x: Value, divisor: Any) -> Value:
-    """An integer division: only by numbers that are not zero, for which PyTorch raises."""
-    if not isinstance(divisor, int) or divisor == 0:
-        b.refuse(ZERO_DIVISOR)
+    """An integer division: by tensors, and by numbers that are not zero, for which PyTorch raises."""
+    if _is_number(divisor) and divisor == 0:
+        b.refuse("constant: PyTorch raises for a division by zero")
     return b.map(op, x, divisor)
 
 

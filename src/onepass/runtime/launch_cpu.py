@@ -93,7 +93,8 @@ class CpuKernel:
     def at_work(self, work: Work) -> Callable[..., None]:
         """A built-in function of (rows, extent, *values) that packs the block and runs it as ``work`` says.
 
-        It raises IndexError where a gather's index is out of range, and what `run` raises.
+        It raises IndexError where a gather's index is out of range, RuntimeError where an integer is divided by zero, and
+        what `run` raises.
         """
         numbers = (ctypes.addressof(COUNTERS.launches), *astuple(work))
         return cast(
@@ -113,7 +114,7 @@ class Work:
     lanes: int  # elements done together, for each of which scratch holds a row
     kept_bytes: int  # of scratch for an element
     element_bytes: float  # read and written
-    gathers: bool
+    reports: bool
     part: int = 0  # columns that are reduced apart; 0: rows are whole
     part_bytes: int = 0  # of memory for what a part leaves
     loops: int = 0  # over the columns, which a row's parts may run one after the other

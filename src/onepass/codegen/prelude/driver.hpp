@@ -34,6 +34,7 @@ void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
 extern PyObject* PyExc_TypeError;
 extern PyObject* PyExc_IndexError;
+extern PyObject* PyExc_RuntimeError;
 }
 
 struct Call {
@@ -123,7 +124,7 @@ struct Work {
   i64 lanes;              // of the row length that are done together
   i64 kept_bytes;         // of scratch for each of their elements
   double element_bytes;   // read and written
-  i64 gathers;            // the kernel reports an index out of range
+  i64 reports;            // the kernel reports an index out of range, or an integer divisor of zero
   i64 part;               // columns that are reduced apart; 0: rows are whole
   i64 part_bytes;         // of memory for what a part leaves
   i64 loops;              // over the columns
@@ -177,6 +178,10 @@ static PyObject* work(PyObject* self, PyObject* const* a, long count) {
                   ? run_parts(w, block, rows, parts, scratch_bytes)
                   : run_items(&w->job, block, items, (i64)(w->element_bytes * elements) + 1, scratch_bytes);
   if (!fine) return PyErr_NoMemory();
+  if (error == 2) {
+    PyErr_SetString(PyExc_RuntimeError, "ZeroDivisionError");
+    return nullptr;
+  }
   if (error) {
     PyErr_SetString(PyExc_IndexError, "index out of range in self");
     return nullptr;
