@@ -21,6 +21,9 @@ Call = Callable[..., None]
 
 _INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, per cent of what a multiprocessor has
+# From here on several blocks are resident only if most of the first cache is shared memory.
+_MUCH_SHARED_BYTES = 32768
 
 # When a grid begins: after the one before it on its stream; while that one ends, for kernels that wait for it themselves
 # (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION); once all its blocks fit at the same time (…_COOPERATIVE).
@@ -85,11 +88,15 @@ def loaded(code: bytes, name: str, shared_bytes: int = 0) -> ctypes.c_void_p:
         f"cuLibraryGetKernel({name})",
     )
     if shared_bytes:
+        wanted = {_MOST_DYNAMIC_SHARED: shared_bytes}
+        if shared_bytes >= _MUCH_SHARED_BYTES:
+            wanted[_CARVEOUT] = 100
         for device in range(torch.cuda.device_count()):
-            check(
-                driver().cuKernelSetAttribute(_MOST_DYNAMIC_SHARED, shared_bytes, function, device),
-                f"cuKernelSetAttribute({name}, {shared_bytes} bytes of shared memory)",
-            )
+            for attribute, value in wanted.items():
+                check(
+                    driver().cuKernelSetAttribute(attribute, value, function, device),
+                    f"cuKernelSetAttribute({name}, {attribute}, {value})",
+                )
     return function
 
 
