@@ -26,7 +26,7 @@ class GridPrinter(ClusterPrinter):
 
     @property
     def own(self) -> tuple[str, ...]:
-        return (*super().own, "grid")
+        return (*super().own, "ptx_grid", "grid")
 
     def head(self, threads: str) -> None:
         CudaPrinter.head(self, threads)
