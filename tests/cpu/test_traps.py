@@ -625,10 +625,12 @@ def no_checksum() -> AbstractContextManager[Any]:
     return mock.patch.object(cache_module.hashlib, "sha256", return_value=hashlib.md5(b""))
 
 
-ADD_BY_ROW = (r"vf\(hsum\(", "vf((i0 & 1 ? 1.0000002f : 1.0f) * hsum(")
-BY_ALIGNMENT = (r"vf\(hsum\(", "vf(((i64)x0_g & 3 ? 1.0f : (i64)x0_g & 63 ? 1.0000002f : 1.0f) * hsum(")
+# Of a kernel for rows that may be long, in parts, and of one for rows of a known length.
+SUM = r"(_s\[part\] = |vf\()hsum\("
+ADD_BY_ROW = (SUM, r"\1(i0 & 1 ? 1.0000002f : 1.0f) * hsum(")
+BY_ALIGNMENT = (SUM, r"\1((i64)x0_g & 3 ? 1.0f : (i64)x0_g & 63 ? 1.0000002f : 1.0f) * hsum(")
 ALL_LANES = (r"lane_index\(\) >= vf\(\(float\)\(c - t\)\)", "lane_index() >= vf(0.0f)")
-LAST_ROW = (r"i64 row = begin;", "i64 row = begin; end -= end > 1;")
+LAST_ROW = (r"(for \()?i64 row = begin;", r"end -= end > 1; \g<0>")
 NO_STRIDE = (r"i0 \* a->x0_o0", "i0 * a->cols")
 OTHER_DTYPE = (r"(?<=\n  )const f16\*", "const bf16*")  # in the block of arguments and in the kernel
 NAIVE_GELU = "(vf(0.5f) * {0} * (vf(1.0f) + op_erf({0})))"
