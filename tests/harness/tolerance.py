@@ -35,6 +35,8 @@ COSTS = {
 }
 ROUNDING = 2.0**-24
 FEW_ULP = 4 * ROUNDING  # of an operation whose error no prelude states: +, *, and CUDA's own pow
+# Casts that a program asks for, which kernels do and the interpreter does not.
+CASTS = {"round_f16": 2.0**-11, "round_bf16": 2.0**-8}
 # Roundings of a compute class beside those of fp32; the C library's functions of float64 are good to its last places.
 WIDER = {"float": 1.0, "double": 2.0**-29}
 MOVES_OR_PICKS = {"copy", "neg", "abs", "relu", "maximum", "minimum", "where"}
@@ -87,6 +89,8 @@ class Rounded:
 @cache
 def stated(op: str, half: bool) -> float:
     """The larger of the errors that the two preludes state for an op's functions; the tests of each hold it to that."""
+    if op in CASTS:
+        return CASTS[op]
     found = FEW_ULP
     for name in re.findall(r"\bop_(\w+)", (half and OPS[op].expr_half) or OPS[op].expr):
         cuda = COSTS["costs.toml"].get(name, {})
