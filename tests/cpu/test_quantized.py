@@ -6,9 +6,8 @@ blocks of 16 lanes); one of several warps; one that a thread-block cluster share
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -31,8 +30,7 @@ from harness.quantized import (
     swiglu,
     swiglu_halves,
 )
-from harness.together import Planned, planned, run_emulated, run_on_cpu
-from onepass.build import Built
+from harness.together import Planned, broken, planned, run_emulated, run_on_cpu
 from onepass.errors import KernelFault
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -136,17 +134,6 @@ BROKEN = (
     ),
 )
 BROKEN_CASE = Case(Form(add_rms_norm, E4M3, "block"), 1152)
-
-
-def broken(case: Planned, pattern: str, new: str) -> Planned:
-    items = []
-    for item in case.plan.items:
-        if isinstance(item, Built):
-            text, count = re.subn(pattern, new, item.source.text)
-            assert count, f"nothing to break: {pattern}"
-            item = replace(item, source=replace(item.source, text=text))
-        items.append(item)
-    return replace(case, plan=replace(case.plan, items=tuple(items)))
 
 
 @pytest.mark.parametrize(("where", "pattern", "new"), [b[1:] for b in BROKEN], ids=[b[0] for b in BROKEN])

@@ -6,10 +6,8 @@ registers hold. A running sum of n terms in fp32 is off by at most n roundings o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 from unittest import mock
 
 import pytest
@@ -19,8 +17,7 @@ from torch import Tensor
 
 from harness import together
 from harness.oracle import trace
-from harness.together import Planned, planned, run_emulated, run_on_cpu
-from onepass.build import Built
+from harness.together import Planned, broken, planned, run_emulated, run_on_cpu
 from onepass.codegen.emit import Source
 from onepass.emulate import EmulatedKernel, KernelSource, compile_many
 from onepass.errors import KernelFault
@@ -148,17 +145,6 @@ BROKEN = (
     ("columns seen twice", "cpu", r"(float v\d+_t) = float\(0.0f\)", r"\1 = 1.0f"),
 )
 BROKEN_CASE = Case(running, 3, 16384)
-
-
-def broken(case: Planned, pattern: str, new: str) -> Planned:
-    items: list[Any] = []
-    for item in case.plan.items:
-        if isinstance(item, Built):
-            text, count = re.subn(pattern, new, item.source.text)
-            assert count, f"nothing to break: {pattern}"
-            item = replace(item, source=replace(item.source, text=text))
-        items.append(item)
-    return replace(case, plan=replace(case.plan, items=tuple(items)))
 
 
 @pytest.mark.parametrize(("where", "pattern", "new"), [b[1:] for b in BROKEN], ids=[b[0] for b in BROKEN])

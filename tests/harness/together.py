@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +94,18 @@ def changed(case: Planned, change: Callable[[Kernel], Kernel]) -> Planned:
         if isinstance(item, Built):
             kernel = change(item.kernel)
             item = replace(item, kernel=kernel, source=emit(kernel, item.schedule, item.source.name))
+        items.append(item)
+    return replace(case, plan=replace(case.plan, items=tuple(items)))
+
+
+def broken(case: Planned, pattern: str, new: str) -> Planned:
+    """The same plan with each kernel's text changed in one way."""
+    items = []
+    for item in case.plan.items:
+        if isinstance(item, Built):
+            text, count = re.subn(pattern, new, item.source.text)
+            assert count, f"nothing to break: {pattern}"
+            item = replace(item, source=replace(item.source, text=text))
         items.append(item)
     return replace(case, plan=replace(case.plan, items=tuple(items)))
 
