@@ -25,6 +25,8 @@ from onepass.ir.kernel import (
 from onepass.ops.table import REDUCE
 
 TYPE = {"float": "float", "double": "double", "int": "i64", "bool": "bool"}
+# Combining two values, by the function of a group of lanes that combines theirs.
+OPERATOR = {"sum": "add_op", "prod": "mul_op", "max": "max_op", "min": "min_op"}
 ONE = {"float": "to_float", "double": "to_d", "int": "stored_int", "bool": "stored_bool"}
 
 

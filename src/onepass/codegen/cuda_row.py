@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from onepass.codegen.arguments import statements
-from onepass.codegen.cuda import TYPE, CudaPrinter
+from onepass.codegen.cuda import OPERATOR, TYPE, CudaPrinter
 from onepass.codegen.cuda_prelude import reduce_scratch_bytes
 from onepass.codegen.printer import split_rounds, stores, values_used
 from onepass.ir.kernel import (
@@ -29,7 +29,6 @@ from onepass.ops.table import REDUCE
 from onepass.plan.schedules.row import RowSchedule, vector_width
 from onepass.plan.schedules.staging import Place
 
-OPERATOR = {"sum": "add_op", "prod": "mul_op"}
 # Registers of a thread for what is read of staged rows: half of those of 1024 resident threads, and a few.
 STAGED_REGISTERS = 36
 
@@ -426,7 +425,7 @@ class RowPrinter(CudaPrinter):
         self.put(depth, f"{TYPE[s.kind]} {s.name}_e[E];")
         self.put(depth, "#pragma unroll")
         self.put(depth, f"for (int e = 0; e < E; ++e) {s.name}_e[e] = e ? {inside} : {s.value}_e[e];")
-        before = f"group.before<{OPERATOR[s.op]}>({s.name}_e[E - 1], {s.name}_t)"
+        before = f"group.before<{OPERATOR[reduction.group]}>({s.name}_e[E - 1], {s.name}_t)"
         self.put(depth, f"const {TYPE[s.kind]} {s.name}_b = {before};")
         after = reduction.combine.format(f"{s.name}_b", f"{s.name}_e[e]")
         self.put(depth, "#pragma unroll")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onepass.codegen.arguments import struct
-from onepass.codegen.cuda import TYPE, CudaPrinter
+from onepass.codegen.cuda import OPERATOR, TYPE, CudaPrinter
 from onepass.codegen.cuda_prelude import cuda_prelude, lanes_scratch_bytes, own_prelude
 from onepass.codegen.printer import stores
 from onepass.ir.kernel import (
@@ -25,7 +25,6 @@ from onepass.ir.kernel import (
 from onepass.ops.table import REDUCE
 from onepass.plan.schedules.row_strided import BLOCK_TERMS, StridedSchedule, launches, moves
 
-OPERATOR = {"sum": "add_op", "prod": "mul_op", "max": "max_op", "min": "min_op"}
 LEVELS = "abcd"
 
 
